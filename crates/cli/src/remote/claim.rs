@@ -68,6 +68,8 @@ pub struct Claimed {
     /// The identifier that this run writes into its claim; empty while it has none.
     id: String,
     beats: u64,
+    /// When it counted last; `None` while it has no claim.
+    counted_at: Option<Instant>,
     patience_ns: u64,
     /// The moment since which the server is left alone.
     failed_at: Option<Instant>,
@@ -136,6 +138,7 @@ impl Claimed {
             channel,
             id: String::new(),
             beats: 0,
+            counted_at: None,
             patience_ns: PATIENCE_NS,
             failed_at: None,
         }
@@ -228,6 +231,11 @@ impl Claimed {
     /// Whether the export is free, or what is the matter. Waits to see whether a claim that is
     /// there still counts. True: a claim is there that counts no more.
     pub fn look(&mut self) -> Result<bool, String> {
+        self.look_beside(&mut [])
+    }
+
+    /// `beside`: claims that count on meanwhile.
+    fn look_beside(&mut self, beside: &mut [Claimed]) -> Result<bool, String> {
         let shown = self.shown.clone();
         match self.record()? {
             Record::Blank => self.is_blank().map(|()| false),
@@ -239,14 +247,18 @@ impl Claimed {
                 Err(format!("{shown} holds something that is not uzswap's: {REMEDY}"))
             }
             Record::Used(by, count) => {
-                thread::sleep(SILENCE);
+                let began = Instant::now();
+                while began.elapsed() < SILENCE {
+                    thread::sleep(SILENCE.saturating_sub(began.elapsed()).min(BEAT));
+                    beside.iter_mut().for_each(Claimed::count_on);
+                }
                 match self.record()? {
                     Record::Used(still, now) if (&still, now) == (&by, count) => Ok(true),
                     Record::Used(still, _) => {
                         Err(format!("{shown} is used by another run, {still}: name another export"))
                     }
                     // The run that had it has ended just now.
-                    _ => self.look(),
+                    _ => self.look_beside(beside),
                 }
             }
         }
@@ -273,9 +285,10 @@ impl Claimed {
         [0, (self.traits().bytes - LOOKED_AT_BYTES) / RECORD_BYTES as u64 * RECORD_BYTES as u64]
     }
 
-    /// Takes the export. `by`: this run, in words that no other has.
-    pub fn claim(&mut self, by: &str) -> Result<(), String> {
-        let is_left = self.look()?;
+    /// Takes the export. `by`: this run, in words that no other has. `beside`: exports that it has
+    /// taken before, whose claims count on meanwhile.
+    pub fn claim(&mut self, by: &str, beside: &mut [Claimed]) -> Result<(), String> {
+        let is_left = self.look_beside(beside)?;
         self.id = by.to_string();
         self.beat().map_err(|e| in_words(&self.shown, e))?;
         thread::sleep(SETTLES);
@@ -283,13 +296,13 @@ impl Claimed {
             Record::Used(whose, _) if whose == by => {
                 if is_left {
                     let bytes = self.traits().bytes - CLAIM_BYTES;
-                    self.trim(CLAIM_BYTES, bytes / 4096 * 4096)
+                    self.trim_beside(CLAIM_BYTES, bytes / 4096 * 4096, beside)
                         .map_err(|e| in_words(&self.shown, e))?;
                 }
                 Ok(())
             }
             _ => {
-                self.id = String::new();
+                (self.id, self.counted_at) = (String::new(), None);
                 Err(format!(
                     "{} was taken by another run just now: name another export",
                     self.shown
@@ -301,8 +314,16 @@ impl Claimed {
     /// Writes the next count into the claim.
     pub fn beat(&mut self) -> Outcome<()> {
         self.beats += 1;
+        self.counted_at = Some(Instant::now());
         let text = format!("{MAGIC}{}\n{}\n", self.id, self.beats);
         self.put(&text)
+    }
+
+    /// Counts if it is time to, in the middle of something that may take long.
+    fn count_on(&mut self) {
+        if self.counted_at.is_some_and(|at| at.elapsed() >= BEAT) {
+            let _ = self.beat();
+        }
     }
 
     fn put(&mut self, text: &str) -> Outcome<()> {
@@ -315,6 +336,11 @@ impl Claimed {
     /// Gives the space of a range back to the server, if it knows how. One that says no keeps it,
     /// and that is all: what is written there next does not need it empty.
     pub fn trim(&mut self, at: u64, len: u64) -> Outcome<()> {
+        self.trim_beside(at, len, &mut [])
+    }
+
+    /// `beside`: claims that count on meanwhile, as this one does.
+    fn trim_beside(&mut self, at: u64, len: u64, beside: &mut [Claimed]) -> Outcome<()> {
         if let Channel::Device(device) = &self.channel {
             device.discard(at, len);
             return Ok(());
@@ -328,6 +354,8 @@ impl Claimed {
                 Err(Refused::Refused(_)) => Ok(()),
                 answer => answer,
             })?;
+            self.count_on();
+            beside.iter_mut().for_each(Claimed::count_on);
         }
         Ok(())
     }
@@ -337,7 +365,7 @@ impl Claimed {
         if self.id.is_empty() {
             return Ok(());
         }
-        self.id = String::new();
+        (self.id, self.counted_at) = (String::new(), None);
         // Nothing is wanted of the server after this.
         self.failed_at = None;
         if is_used {
@@ -500,5 +528,31 @@ mod tests {
             assert_eq!(claim.beat(), Err(Errno::ETIMEDOUT));
             assert_eq!((claim.release(is_used), record(&bytes)), (Ok(()), left));
         }
+    }
+
+    #[test]
+    fn claims_count_on_while_much_is_given_back_and_not_without_being_claims() {
+        let (mut claim, bytes) = export("counts");
+        let (mut other, its_bytes) = export("counts-beside");
+        claim.trim_beside(CLAIM_BYTES, 1 << 20, std::slice::from_mut(&mut other)).unwrap();
+        assert_eq!((record(&bytes), record(&its_bytes)), (Record::Blank, Record::Blank));
+        for claim in [&mut claim, &mut other] {
+            claim.id = "me".to_string();
+            claim.beat().unwrap();
+        }
+        let used = |count| Record::Used("me".to_string(), count);
+        let later = Instant::now().checked_add(Duration::from_secs(3600));
+        let due = Instant::now().checked_sub(BEAT);
+        for (at, counts) in [(later, 1), (due, 2), (later, 2)] {
+            (claim.counted_at, other.counted_at) = (at, at);
+            claim.trim_beside(CLAIM_BYTES, 1 << 20, std::slice::from_mut(&mut other)).unwrap();
+            assert_eq!((record(&bytes), record(&its_bytes)), (used(counts), used(counts)));
+        }
+        for claim in [&mut claim, &mut other] {
+            claim.counted_at = due;
+            claim.release(false).unwrap();
+            claim.trim(CLAIM_BYTES, 4096).unwrap();
+        }
+        assert_eq!((record(&bytes), record(&its_bytes)), (Record::Blank, Record::Blank));
     }
 }

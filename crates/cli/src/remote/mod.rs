@@ -111,8 +111,9 @@ impl Kept for Exports {
     fn claim(&mut self) -> Result<(), String> {
         let by = whose().map_err(|e| format!("a name for the run: {e}"))?;
         for i in 0..self.claims.len() {
-            if let Err(why) = self.claims[i].claim(&by) {
-                self.claims[..i].iter_mut().for_each(|claim| _ = claim.release(false));
+            let (before, rest) = self.claims.split_at_mut(i);
+            if let Err(why) = rest[0].claim(&by, before) {
+                before.iter_mut().for_each(|claim| _ = claim.release(false));
                 return Err(why);
             }
         }
