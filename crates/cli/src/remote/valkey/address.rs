@@ -85,8 +85,9 @@ impl Address {
             }
             _ => return Err(format!("begins with '{scheme}://', not with valkey:// or redis://")),
         }
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // The login first: a question mark in a password begins nothing.
         let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(login, rest)| (login, rest));
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         if !matches!(path, "" | "0") {
             return Err(format!(
@@ -183,6 +184,11 @@ mod tests {
         assert_eq!(many.lease, Duration::from_secs(30));
         assert_eq!(many.text, "redis://me@a:1,[::1]:2,10.0.0.3/0?lease=30s");
         assert_eq!(parse("redis://:secret@a").unwrap().text, "redis://a");
+        let one = parse("redis://:a/b?c@d?lease=30s").unwrap();
+        assert_eq!(
+            (one.password.as_deref(), one.hosts),
+            (Some(&b"a/b?c"[..]), vec![host("d", 6379)])
+        );
         let by_variable = |name: &str| (name == PASSWORD).then(|| b"hidden".to_vec());
         let one = Address::parse("valkey://me@127.0.0.1:9", by_variable).unwrap();
         assert_eq!(one.resolve().unwrap()[0].export(), b"me\0hidden");
@@ -208,6 +214,8 @@ mod tests {
             ("redis://me@a", "no password"),
             ("redis://:secret@a b", "with ' ' in it"),
             ("redis://u:se%zzcret@a", "two digits"),
+            ("redis://:top?secret@a/3", "database '3'"),
+            ("redis://:secret?top@a?ttl=3", "'?ttl=3'"),
         ] {
             let error = parse(wrong).unwrap_err();
             assert!(error.contains(says), "{wrong}: {error}");
