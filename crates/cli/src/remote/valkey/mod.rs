@@ -32,6 +32,9 @@ const LEFT_ALONE: Duration = Duration::from_secs(3);
 const RENEWS_WITHIN: Duration = Duration::from_millis(700);
 /// The capacity that is assumed where no server says how much it takes.
 const CAPACITY_BYTES: u64 = 64 << 30;
+/// The most that is used: beyond it an extent has more values than can be renewed in time, and in
+/// the end more than keys have numbers for.
+const CAPACITY_MOST_BYTES: u64 = 16 << 40;
 /// The beginning of every key.
 const KEYS: &[u8; 3] = b"uz:";
 
@@ -79,14 +82,13 @@ impl Values {
             .map(|node| Node::ask(&valkey, node.address(), true))
             .collect::<Result<_, _>>()
             .map_err(|why| format!("{shown}: {why}"))?;
-        let capacity: u64 = nodes.iter().map(|n| n.capacity_bytes().unwrap_or(0)).sum();
+        let geometry = cut(nodes.iter().filter_map(Node::capacity_bytes));
         if settings.servers()[0].kind == Server::CLUSTER {
             // They may be primaries soon. One that we do not reach is not our business yet.
             let replicas: Vec<_> = nodes.iter().flat_map(|node| node.replicas.clone()).collect();
             let ask = |at: &_| Node::ask(&valkey, *at, false).ok();
             nodes.extend(replicas.iter().filter_map(ask));
         }
-        let geometry = Geometry::of(&[2 * if capacity > 0 { capacity } else { CAPACITY_BYTES }]);
         settings.extent_bytes = geometry.extent_bytes;
         settings.servers[0].extents = geometry.extents_of(0).len() as u32;
         let renewed = vec![None; EXTENTS_MOST];
@@ -241,6 +243,16 @@ impl Kept for Values {
     }
 }
 
+/// The extents of primaries that say that they take so much: twice as many as they have room for,
+/// since none is filled.
+fn cut(capacities: impl Iterator<Item = u64>) -> Geometry {
+    let capacity = match capacities.fold(0, u64::saturating_add) {
+        0 => CAPACITY_BYTES,
+        bytes => bytes.min(CAPACITY_MOST_BYTES),
+    };
+    Geometry::of(&[2 * capacity])
+}
+
 /// Connects to a Cluster, or to one server if it is none.
 fn connect(settings: &mut Settings, shown: &str) -> Result<Valkey, String> {
     let hosts = settings.servers_len as usize;
@@ -304,6 +316,19 @@ mod tests {
     fn keys_of_runs_are_apart_and_mean_nothing_to_a_cluster() {
         let (a, b) = (prefix().unwrap(), prefix().unwrap());
         assert!(a != b && a.starts_with(b"uz:") && !a.contains(&b'{'));
+    }
+
+    #[test]
+    fn however_much_servers_say_that_they_take_each_unit_has_a_key_and_is_renewed() {
+        let units = |g: Geometry| g.extent_bytes / CLUSTER_BYTES as u64;
+        assert_eq!(cut([].into_iter()), Geometry::of(&[2 * CAPACITY_BYTES]));
+        assert_eq!(cut([1 << 30, 3 << 30].into_iter()), Geometry::of(&[8 << 30]));
+        for many in [&[u64::MAX][..], &[i64::MAX as u64], &[u64::MAX, 1], &[1 << 63, 1 << 63]] {
+            let geometry = cut(many.iter().copied());
+            let (_, last) = geometry.at(geometry.extents_of(0).end - 1).expect("there are some");
+            assert!((last + geometry.extent_bytes) / (CLUSTER_BYTES as u64) < 1 << 36, "{many:?}");
+            assert!(units(geometry) <= 1 << 18, "{many:?}");
+        }
     }
 
     #[test]
