@@ -2,6 +2,7 @@
 //! renews the leases of values, leases the extents of processes that are gone out again, and gives
 //! all of it back at the end.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -53,6 +54,9 @@ pub trait Kept: Send + std::fmt::Debug {
     fn shown(&self) -> String;
 }
 
+/// The work of the thread; it returns the store that it was given.
+type Keep = Box<dyn FnOnce() -> Box<dyn Kept> + Send>;
+
 /// See the module.
 pub struct Keeper {
     thread: JoinHandle<Box<dyn Kept>>,
@@ -65,13 +69,25 @@ pub struct Keeper {
 
 impl Keeper {
     /// `None`: there is no thread for it. Then nobody counts, that is all.
-    pub fn start(mut kept: Box<dyn Kept>, run: Arc<Run>) -> Option<Keeper> {
+    pub fn start(kept: Box<dyn Kept>, run: Arc<Run>) -> Option<Keeper> {
+        let builder = thread::Builder::new().name("uzswap-leases".to_string());
+        Self::start_by(kept, run, |keep| builder.spawn(keep))
+    }
+
+    /// `spawn`: begins a thread.
+    fn start_by(
+        kept: Box<dyn Kept>,
+        run: Arc<Run>,
+        spawn: impl FnOnce(Keep) -> io::Result<JoinHandle<Box<dyn Kept>>>,
+    ) -> Option<Keeper> {
         let (ends, end) = mpsc::channel();
+        let (gives, given) = mpsc::channel::<Box<dyn Kept>>();
         let keeps = run.clone();
         let stays = kept.outlives_the_program().then(|| kept.shown());
         let is_closed = Arc::new(AtomicBool::new(false));
         let closed = is_closed.clone();
         let keep = move || {
+            let mut kept = given.recv().expect("whoever begins the thread gives it");
             kept.hurry();
             let mut gone = vec![0u8; EXTENTS_MOST];
             while end.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
@@ -81,7 +97,13 @@ impl Keeper {
             }
             kept
         };
-        let thread = thread::Builder::new().name("uzswap-leases".to_string()).spawn(keep).ok()?;
+        let Ok(thread) = spawn(Box::new(keep)) else {
+            // The program runs and may have pages there: a store that is dropped is given up, and
+            // emptied at both ends.
+            std::mem::forget(kept);
+            return None;
+        };
+        let _ = gives.send(kept);
         Some(Keeper { thread, ends, run, stays, is_closed })
     }
 
@@ -205,11 +227,13 @@ fn lease_again(kept: &mut dyn Kept, run: &Run, gone: &mut [u8], is_closed: &Atom
 mod tests {
     use super::*;
     use crate::os::ControlBlock;
+    use std::sync::Mutex;
 
-    /// A store that notes what is emptied, and whose server may be gone.
+    /// A store that notes what is done with it, and whose server may be gone.
     #[derive(Debug, Default)]
     struct Noted {
-        emptied: Vec<usize>,
+        emptied: Arc<Mutex<Vec<usize>>>,
+        released: Arc<Mutex<Option<bool>>>,
         is_gone: bool,
     }
 
@@ -223,16 +247,17 @@ mod tests {
         fn beat(&mut self, _: &Run) {}
 
         fn give_back(&mut self, extent: usize) -> bool {
-            self.emptied.extend((!self.is_gone).then_some(extent));
+            self.emptied.lock().unwrap().extend((!self.is_gone).then_some(extent));
             !self.is_gone
         }
 
-        fn release(&mut self, _: bool) -> Result<(), String> {
+        fn release(&mut self, is_used: bool) -> Result<(), String> {
+            *self.released.lock().unwrap() = Some(is_used);
             Ok(())
         }
 
         fn shown(&self) -> String {
-            String::new()
+            "it".to_string()
         }
     }
 
@@ -247,6 +272,10 @@ mod tests {
     /// Leases an extent to somebody.
     fn lease(run: &Run, extent: usize, owner: u32) {
         run.tree.leases[extent].store(owner, Ordering::Release);
+    }
+
+    fn emptied(kept: &Noted) -> Vec<usize> {
+        kept.emptied.lock().unwrap().clone()
     }
 
     fn lessee(run: &Run, extent: usize) -> u32 {
@@ -264,7 +293,7 @@ mod tests {
         for _ in 1..GRACE_BEATS {
             lease_again(&mut kept, &run, &mut gone, &is_closed);
         }
-        assert_eq!((lessee(&run, 1), kept.emptied.len()), (away, 0), "it may still write");
+        assert_eq!((lessee(&run, 1), emptied(&kept).len()), (away, 0), "it may still write");
         lease_again(&mut kept, &run, &mut gone, &is_closed);
         assert_eq!((lessee(&run, 0), lessee(&run, 1)), (here, 0));
         // It has its time anew when it is leased again, and processes that are left lease nothing.
@@ -277,6 +306,15 @@ mod tests {
         assert_eq!(lessee(&run, 1), away);
         lease_again(&mut kept, &run, &mut gone, &is_closed);
         assert_eq!((lessee(&run, 0), lessee(&run, 1), lessee(&run, 2)), (here, CLOSED, CLOSED));
-        assert_eq!((owner_of(run.tree, 1), &kept.emptied[..]), (0, &[1, 1][..]));
+        assert_eq!((owner_of(run.tree, 1), emptied(&kept)), (0, vec![1, 1]));
+    }
+
+    #[test]
+    fn a_store_that_no_thread_keeps_is_not_given_up_while_the_program_runs() {
+        let kept = Noted::default();
+        let emptied = kept.emptied.clone();
+        let refuses = |_| Err(io::ErrorKind::WouldBlock.into());
+        assert!(Keeper::start_by(Box::new(kept), Arc::new(run()), refuses).is_none());
+        assert_eq!(Arc::strong_count(&emptied), 2, "it is not dropped");
     }
 }
