@@ -159,8 +159,9 @@ impl Values {
         }))
     }
 
+    /// The units of an extent; none, if the servers have no such one.
     fn units(&self, extent: usize) -> std::ops::Range<u64> {
-        let (_, at) = self.geometry.at(extent).unwrap_or((0, 0));
+        let Some((_, at)) = self.geometry.at(extent) else { return 0..0 };
         let first = at / CLUSTER_BYTES as u64;
         first..first + self.geometry.extent_bytes / CLUSTER_BYTES as u64
     }
@@ -328,6 +329,36 @@ mod tests {
             let (_, last) = geometry.at(geometry.extents_of(0).end - 1).expect("there are some");
             assert!((last + geometry.extent_bytes) / (CLUSTER_BYTES as u64) < 1 << 36, "{many:?}");
             assert!(units(geometry) <= 1 << 18, "{many:?}");
+        }
+    }
+
+    /// Values of a server that nobody reaches, in two extents.
+    fn values() -> Values {
+        let mut settings = Box::new(Settings::new());
+        let address = Address::parse("valkey://127.0.0.1:1", |_| None).unwrap();
+        let servers = address.resolve().unwrap();
+        settings.servers[0] = Server { kind: Server::VALKEY, extents: 2, ..servers[0] };
+        (settings.servers_len, settings.extent_bytes) = (1, 1 << 20);
+        let valkey = Valkey::new(&settings.terms(), &NOBODY);
+        Values {
+            shown: "it".to_string(),
+            geometry: Geometry::cut(1 << 20, [2].into_iter()),
+            settings,
+            valkey,
+            nodes: Vec::new(),
+            lease: Duration::from_secs(3600),
+            renewed: vec![None; EXTENTS_MOST],
+            turn: 0,
+            failed_at: None,
+        }
+    }
+
+    #[test]
+    fn extents_have_units_of_their_own_and_one_that_is_none_has_none() {
+        let mut values = values();
+        assert_eq!((values.units(0), values.units(1)), (1..17, 17..33));
+        for extent in [2, EXTENTS_MOST - 1] {
+            assert!(values.units(extent).is_empty() && values.give_back(extent));
         }
     }
 
