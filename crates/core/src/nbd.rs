@@ -213,3 +213,63 @@ pub fn chunk_head(flags: u16, kind: u16, cookie: u64, len: u32) -> [u8; CHUNK_HE
 }
 
 pub const CHUNK_HEAD_BYTES: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_as_the_document_has_it_and_comes_back_as_it_went() {
+        let request = Request {
+            flags: 0x0102,
+            command: 0x0304,
+            cookie: 0x0506_0708_090a_0b0c,
+            offset: 0x0d0e_0f10_1112_1314,
+            len: 0x1516_1718,
+        };
+        let bytes = request.to_bytes();
+        assert_eq!(bytes[..4], [0x25, 0x60, 0x95, 0x13]);
+        assert!(bytes[4..].iter().zip(1..).all(|(byte, n)| *byte == n));
+        assert_eq!(Request::parse(&bytes), Some(request));
+        for i in 0..4 {
+            let mut other = bytes;
+            other[i] ^= 1;
+            assert_eq!(Request::parse(&other), None);
+        }
+    }
+
+    #[test]
+    fn a_request_ends_on_the_disk_or_nowhere() {
+        let end = |offset, len, bytes| {
+            Request { flags: 0, command: CMD_READ, cookie: 0, offset, len }.end_within(bytes)
+        };
+        assert_eq!((end(0, 0, 0), end(4096, 0, 4096)), (Some(0), Some(4096)));
+        assert_eq!((end(4095, 1, 4096), end(4095, 2, 4096)), (Some(4096), None));
+        assert_eq!(end(4097, 0, 4096), None);
+        assert_eq!(end(u64::MAX, 1, u64::MAX), None);
+        assert_eq!(end(u64::MAX - 5, 5, u64::MAX), Some(u64::MAX));
+    }
+
+    #[test]
+    fn fields_are_there_whole_or_not_at_all() {
+        let mut fields = Fields(&[0, 0, 0, 2, b'a', b'b', 0xff, 0xfe, 9]);
+        assert_eq!((fields.counted(), fields.u64()), (Some(&b"ab"[..]), None));
+        assert_eq!((fields.u32(), fields.u16(), fields.u16()), (None, Some(0xfffe), None));
+        assert_eq!(
+            (fields.bytes(2), fields.bytes(1), fields.bytes(0)),
+            (None, Some(&[9][..]), Some(&[][..]))
+        );
+        assert_eq!(Fields(&[0xff; 7]).counted(), None);
+        assert_eq!(Fields(&[0, 0, 0, 1]).counted(), None);
+    }
+
+    #[test]
+    fn replies_are_as_the_document_has_them() {
+        let simple = simple_reply(0x0102_0304, 0x0506_0708_090a_0b0c);
+        assert_eq!(simple[..4], [0x67, 0x44, 0x66, 0x98]);
+        assert!(simple[4..].iter().zip(1..).all(|(byte, n)| *byte == n));
+        let chunk = chunk_head(0x0102, 0x0304, 0x0506_0708_090a_0b0c, 0x0d0e_0f10);
+        assert_eq!(chunk[..4], [0x66, 0x8e, 0x33, 0xef]);
+        assert!(chunk[4..].iter().zip(1..).all(|(byte, n)| *byte == n));
+    }
+}

@@ -555,4 +555,24 @@ mod tests {
         }
         assert_eq!((record(&bytes), record(&its_bytes)), (Record::Blank, Record::Blank));
     }
+
+    #[test]
+    fn an_export_with_anything_at_either_end_is_not_free() {
+        let (mut claim, bytes) = export("free");
+        assert_eq!(claim.look(), Ok(false));
+        let size = claim.traits().bytes as usize;
+        let looked_at = LOOKED_AT_BYTES as usize;
+        for at in [0, 1, RECORD_BYTES, looked_at - 1, size - looked_at, size - 1] {
+            bytes.lock().unwrap()[at] = 1;
+            let why = claim.look().unwrap_err();
+            assert!(why.contains("it holds something"), "{at}: {why}");
+            bytes.lock().unwrap()[at] = 0;
+        }
+        bytes.lock().unwrap()[..LEFT.len()].copy_from_slice(LEFT.as_bytes());
+        assert!(claim.look().unwrap_err().contains("that a run left behind"));
+        // Without a claim of its own it changes nothing.
+        claim.release(false).unwrap();
+        drop(claim);
+        assert_eq!(record(&bytes), Record::Left);
+    }
 }

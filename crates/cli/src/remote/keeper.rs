@@ -313,8 +313,39 @@ mod tests {
     fn a_store_that_no_thread_keeps_is_not_given_up_while_the_program_runs() {
         let kept = Noted::default();
         let emptied = kept.emptied.clone();
-        let refuses = |_| Err(io::ErrorKind::WouldBlock.into());
-        assert!(Keeper::start_by(Box::new(kept), Arc::new(run()), refuses).is_none());
+        let begun = Keeper::start_by(Box::new(kept), Arc::new(run()), |_| {
+            Err(io::Error::from(io::ErrorKind::WouldBlock))
+        });
+        assert!(begun.is_none());
         assert_eq!(Arc::strong_count(&emptied), 2, "it is not dropped");
+    }
+
+    #[test]
+    fn extents_whose_server_is_gone_stay_leased_until_it_is_back() {
+        let (run, mut gone, is_closed) = (run(), vec![0; EXTENTS_MOST], AtomicBool::new(false));
+        let mut kept = Noted { is_gone: true, ..Noted::default() };
+        [3, 4, 9].into_iter().for_each(|extent| lease(&run, extent, 7));
+        for _ in 0..300 {
+            lease_again(&mut kept, &run, &mut gone, &is_closed);
+        }
+        assert!([3, 4, 9].into_iter().all(|extent| lessee(&run, extent) == 7));
+        kept.is_gone = false;
+        lease_again(&mut kept, &run, &mut gone, &is_closed);
+        assert_eq!(emptied(&kept), [3, 4, 9]);
+        assert_eq!(owners(run.tree).count(), 0);
+    }
+
+    #[test]
+    fn at_the_end_extents_are_emptied_but_for_those_of_processes_that_go_on() {
+        let (run, kept) = (Arc::new(run()), Noted::default());
+        let (emptied, released) = (kept.emptied.clone(), kept.released.clone());
+        let here = run.tree.claim(std::process::id()).unwrap().lease_owner();
+        lease(&run, 0, here);
+        lease(&run, 5, here + 1);
+        lease(&run, EXTENTS_MOST - 1, here + 2);
+        let said = Keeper::start(Box::new(kept), run.clone()).unwrap().finish(true);
+        assert!(said.is_some_and(|said| said.contains("still use it")));
+        assert_eq!(*emptied.lock().unwrap(), [5, EXTENTS_MOST - 1]);
+        assert_eq!(*released.lock().unwrap(), Some(true));
     }
 }

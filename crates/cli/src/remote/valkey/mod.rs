@@ -312,6 +312,8 @@ fn in_words(shown: &str, e: Errno) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::ControlBlock;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn keys_of_runs_are_apart_and_mean_nothing_to_a_cluster() {
@@ -367,5 +369,29 @@ mod tests {
         let address = Address::parse("valkey://127.0.0.1:1", |_| None).unwrap();
         let error = Values::open(&address).unwrap_err();
         assert!(error.contains("valkey://127.0.0.1:1: "), "{error}");
+    }
+
+    #[test]
+    fn an_extent_that_could_not_be_renewed_is_the_first_the_next_time() {
+        let block: &'static ControlBlock =
+            Box::leak(Box::new(ControlBlock::create(&Settings::new()).unwrap()));
+        let (tree, control_fd) = (block.tree(), block.fd());
+        let run = Run { id: 1, tree, control_fd, command: Vec::new(), started: Instant::now() };
+        let mut values = values();
+        tree.leases[0].store(7, Ordering::Release);
+        tree.leases[1].store(7, Ordering::Release);
+        // Their leases begin when they are seen first.
+        values.beat(&run);
+        assert!(values.renewed[..2].iter().all(Option::is_some));
+        assert!((values.renewed[2], values.turn, values.failed_at) == (None, 0, None));
+        // The server is left alone just now, as if it always were.
+        values.failed_at = Instant::now().checked_add(Duration::from_secs(3600));
+        values.lease = Duration::ZERO;
+        tree.leases[0].store(0, Ordering::Release);
+        values.beat(&run);
+        assert_eq!((values.renewed[0], values.turn), (None, 1));
+        tree.leases[0].store(8, Ordering::Release);
+        values.beat(&run);
+        assert_eq!((values.renewed[0], values.turn), (None, 1), "its turn has not come");
     }
 }

@@ -500,7 +500,7 @@ impl Stream for &mut dyn FnMut(&mut [u8]) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::fd::IntoRawFd;
     use std::os::unix::net::UnixStream;
 
@@ -526,5 +526,70 @@ mod tests {
         assert_eq!(link.result(ticket, false, patience), Some(Ok(outcome)));
         assert_eq!(patience.left_ns(), PATIENCE_NS);
         link.close();
+    }
+
+    #[test]
+    fn a_result_is_kept_for_sixteen_requests_and_one_more_under_way_is_too_many() {
+        let (mut link, mut server) = pair();
+        let patience = &mut Patience::new(PATIENCE_NS);
+        let command = Outgoing::new().command(1).word(b"PING");
+        let send = |link: &mut Link| {
+            link.send(&command, Manner::default(), &mut Patience::new(PATIENCE_NS))
+        };
+        let tickets = [(); WINDOW].map(|()| send(&mut link).unwrap());
+        (0..WINDOW).for_each(|i| write!(server, ":{i}\r\n").unwrap());
+        let said = |n| Some(Ok(Outcome { said: Ok(n), copies: None }));
+        for i in [15, 0, 7] {
+            assert_eq!(link.result(tickets[i], true, patience), said(i as i64));
+        }
+        let next = send(&mut link).unwrap();
+        let late = Some(Err(Failure::Broken(EPROTO)));
+        assert_eq!(link.result(tickets[0], false, patience), late, "its place is the next one's");
+        assert_eq!(link.result(tickets[1], false, patience), said(1));
+        (1..WINDOW).for_each(|_| _ = send(&mut link).unwrap());
+        assert_eq!(send(&mut link), Err(Failure::Broken(EPROTO)));
+        // No reply that comes now is to one of these.
+        assert_eq!(link.result(next, true, patience), Some(Err(Failure::Broken(ECONNRESET))));
+        assert_eq!(send(&mut link), Err(Failure::Broken(ENOTCONN)));
+        link.close();
+    }
+
+    #[test]
+    fn a_value_that_is_gone_or_short_is_told_apart_and_the_link_goes_on() {
+        let (mut link, mut server) = pair();
+        let patience = &mut Patience::new(PATIENCE_NS);
+        let mut buf = [0; 4];
+        for (reply, is) in [
+            (&b"$4\r\nabcd\r\n"[..], Ok(())),
+            (b"$0\r\n\r\n", Err(Failure::Gone)),
+            (b"$3\r\nabc\r\n", Err(Failure::Short)),
+            (b"-LOADING it\r\n", Err(Failure::Said(Complaint::Later))),
+            (b"$4\r\nefgh\r\n", Ok(())),
+            (b"$5\r\nijklm\r\n", Err(Failure::Broken(EPROTO))),
+            (b"", Err(Failure::Broken(ENOTCONN))),
+        ] {
+            server.write_all(reply).unwrap();
+            let said = String::from_utf8_lossy(reply);
+            assert_eq!(link.read(b"key", 9, &mut buf, Manner::default(), patience), is, "{said}");
+        }
+        assert_eq!(&buf, b"efgh");
+        let mut asked = [0; 42];
+        server.read_exact(&mut asked).unwrap();
+        assert_eq!(&asked, b"*4\r\n$8\r\nGETRANGE\r\n$3\r\nkey\r\n$1\r\n9\r\n$2\r\n12\r\n");
+        link.close();
+    }
+
+    #[test]
+    fn a_login_names_a_user_only_where_there_is_one_and_the_longest_fits() {
+        let command = |login: &[u8]| {
+            let command = Login::of(&Server::new(&[], login).unwrap()).command();
+            command.map(|c| String::from_utf8(c.bytes().unwrap().to_vec()).unwrap())
+        };
+        assert_eq!(command(b""), None);
+        assert_eq!(command(b"\0pass").unwrap(), "*2\r\n$4\r\nAUTH\r\n$4\r\npass\r\n");
+        let both = "*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$0\r\n\r\n";
+        assert_eq!(command(b"me\0").unwrap(), both);
+        let longest = [&[b'u'; 127][..], b"\0", &[b'p'; 128]].concat();
+        assert!(command(&longest).unwrap().ends_with("p\r\n"));
     }
 }

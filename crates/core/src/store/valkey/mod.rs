@@ -200,3 +200,43 @@ impl Store for ValkeyStore {
         RemoteCounts { loads, timeouts, second_copies: 0, lone_copies }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::extents::{EXTENTS_MOST, Leases};
+    use core::sync::atomic::AtomicU32;
+
+    #[test]
+    fn each_unit_has_a_key_of_its_own_of_letters() {
+        let prefix = b"uz:aaaaaaaaa";
+        let key = |unit| String::from_utf8(key_of(prefix, unit).to_vec()).unwrap();
+        assert_eq!(key(0), "uz:aaaaaaaaaAAAAAA");
+        assert_eq!(key(63), "uz:aaaaaaaaaAAAAA_");
+        assert_eq!(key(64), "uz:aaaaaaaaaAAAABA");
+        assert_eq!(key((1 << 36) - 1), "uz:aaaaaaaaa______");
+        let alone = (0..36).map(|bit| key(1 << bit)).collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(alone.len(), 36);
+    }
+
+    #[test]
+    fn a_read_stays_within_a_unit_that_was_written_and_asks_nobody_else() {
+        static LEASES: Leases = [const { AtomicU32::new(0) }; EXTENTS_MOST];
+        let servers = &[Server { kind: Server::VALKEY, extents: 2, ..Server::NONE }];
+        let key_prefix = *b"uz:aaaaaaaaa";
+        let terms = Terms { servers, extent_bytes: 1 << 20, lease_ms: 1000, key_prefix };
+        let valkey: &'static Valkey = Box::leak(Box::new(Valkey::new(&terms, &LEASES)));
+        let store = ValkeyStore { valkey, space: valkey.extents.open_space().unwrap() };
+        let mut buf = [0; 8192];
+        assert_eq!(store.read(0, &mut buf), Err(Errno::EIO), "nothing is leased for it");
+        valkey.extents.find_or_lease(store.space, 0, 1, 1, |_| true).unwrap();
+        let last = CLUSTER_BYTES as u64 - 4096;
+        assert_eq!(store.read(last, &mut buf), Err(Errno::EINVAL));
+        // The next extent is another lease.
+        assert_eq!(store.read(1 << 20, &mut buf), Err(Errno::EIO));
+        let next = store.fresh().unwrap();
+        assert_eq!(next.read(0, &mut buf), Err(Errno::EIO));
+        assert_eq!(store.remote_counts(), RemoteCounts::default());
+        assert!(store.shared_descriptors().iter().all(|fd| *fd == -1));
+    }
+}

@@ -462,4 +462,49 @@ mod tests {
         assert!(tries() > before);
         valkey.nodes.iter().for_each(Node::close);
     }
+
+    #[test]
+    fn a_unit_is_written_when_its_node_said_so_and_alone_where_no_replica_did() {
+        let valkey = valkey(Server::CLUSTER, 1, PATIENCE_NS);
+        let node = &valkey.nodes[0];
+        let judge = |said, copies| valkey.judge(node, Outcome { said, copies });
+        let lone = || valkey.counts.lone_copies.load(Ordering::Relaxed);
+        assert_eq!((judge(Ok(0), None), lone()), (Ok(()), 0));
+        node.has_replica.store(true, Ordering::Relaxed);
+        assert_eq!((judge(Ok(0), Some(Ok(1))), lone()), (Ok(()), 0));
+        let full = Failure::Said(Complaint::Full);
+        assert_eq!((judge(Err(Complaint::Full), Some(Ok(1))), lone()), (Err(full), 0));
+        let later = Failure::Said(Complaint::Later);
+        assert_eq!((judge(Ok(0), Some(Err(Complaint::Later))), lone()), (Err(later), 0));
+        assert!(node.wait_ms() > 0);
+        assert_eq!((judge(Ok(0), Some(Ok(0))), lone()), (Ok(()), 1));
+        // As where the replica is not waited for.
+        assert_eq!((judge(Ok(0), None), lone()), (Ok(()), 2));
+    }
+
+    #[test]
+    fn a_node_is_followed_to_if_it_is_named_for_the_slot_and_there_is_a_place_for_it() {
+        let valkey = valkey(Server::CLUSTER, 1, PATIENCE_NS);
+        let moved = |slot: u16, port| {
+            let to = Failure::Said(Complaint::Moved(slot, Some(address(port))));
+            valkey.redirect(slot, to, &mut None)
+        };
+        let most = NODES_MOST as u16;
+        assert!((0..most).all(|slot| moved(slot, 7000 + slot)));
+        assert!((0..most).all(|slot| valkey.node_of(slot) == Some(usize::from(slot))));
+        assert!(!moved(3, 8000), "all places are taken");
+        assert_eq!(valkey.node_of(3), Some(3));
+        valkey.nodes[3].has_replica.store(true, Ordering::Relaxed);
+        assert!(moved(3, 7000) && moved(4, 8000), "nobody has what was the third's");
+        assert_eq!((valkey.node_of(3), valkey.node_of(4)), (Some(0), Some(3)));
+        assert!(valkey.nodes[3].address() == address(8000) && !valkey.nodes[3].has_replica());
+        // Of another slot, and where there is no name.
+        let other = Failure::Said(Complaint::Moved(9, Some(address(7001))));
+        assert!(!valkey.redirect(8, other, &mut None));
+        assert!(!valkey.redirect(8, Failure::Said(Complaint::Ask(None)), &mut None));
+        let mut asked = None;
+        let ask = Failure::Said(Complaint::Ask(Some(address(7001))));
+        assert!(valkey.redirect(8, ask, &mut asked));
+        assert_eq!((asked, valkey.node_of(8)), (Some(1), Some(8)), "for this once");
+    }
 }
