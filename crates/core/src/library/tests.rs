@@ -237,3 +237,20 @@ fn a_child_that_was_announced_has_all_pages_and_goes_its_own_way() {
     drop(cache.before_fork().unwrap());
     cache.store(0, 0, &page(7)).unwrap();
 }
+
+#[test]
+fn a_cache_shrinks_though_dropped_pages_have_left_free_frames() {
+    let cache = with_file(32 << 20);
+    (0..4000).for_each(|n| cache.store(0, n, &page(n)).unwrap());
+    // The pool keeps their frames, some 1.2 MiB: fewer than it gives back by itself.
+    (0..600).for_each(|n| assert_eq!(cache.drop_page(0, n), Ok(true)));
+    let before = cache.stats().unwrap();
+    assert_eq!(before.store_pages, 0, "nothing had to go yet");
+    // The cluster that is being filled and the tables of the file come on top.
+    let (wanted, more) = (before.used_bytes - (1 << 20), 256 << 10);
+    let used = cache.shrink(wanted).unwrap();
+    assert!(used <= wanted + more, "{used} instead of {wanted} of {}", before.used_bytes);
+    let stats = cache.stats().unwrap();
+    assert!((300..1500).contains(&stats.store_pages), "no more than that: {stats:?}");
+    (600..4000).for_each(|n| assert_eq!(loaded(&cache, 0, n), Ok(page(n))));
+}
