@@ -118,7 +118,10 @@ pub struct Cache {
     memory_bytes: AtomicU64,
     /// The tables alone take all memory.
     are_tables_full: AtomicBool,
+    /// Pages that were to be stored, and those of them that were not taken. The engine has other
+    /// counts: it does not see a page that full tables refuse, and twice one that packing helps.
     stores: AtomicU64,
+    failed_stores: AtomicU64,
     /// Pages that had been dropped when the pool was packed last.
     packed_after: AtomicU64,
     mark: ForkMark,
@@ -174,6 +177,7 @@ impl Cache {
             memory_bytes: AtomicU64::new(config.memory_bytes),
             are_tables_full: AtomicBool::new(false),
             stores: AtomicU64::new(0),
+            failed_stores: AtomicU64::new(0),
             packed_after: AtomicU64::new(0),
             mark,
         };
@@ -198,13 +202,19 @@ impl Cache {
         if self.stores.fetch_add(1, Ordering::Relaxed).is_multiple_of(DIVIDED_AFTER) {
             self.divide_memory();
         }
+        self.put(swap, key, bytes).map_err(|SwapFull| {
+            self.failed_stores.fetch_add(1, Ordering::Relaxed);
+            Error::Full
+        })
+    }
+
+    fn put(&self, swap: &SwapCache, key: SwapEntry, bytes: &Page) -> Result<(), SwapFull> {
         if self.are_tables_full.load(Ordering::Relaxed) && swap.needs_tables(key) {
-            return Err(Error::Full);
+            return Err(SwapFull);
         }
         match swap.store(key, bytes) {
-            Ok(()) => Ok(()),
-            Err(SwapFull) if self.pack(swap) => swap.store(key, bytes).map_err(|_| Error::Full),
-            Err(SwapFull) => Err(Error::Full),
+            Err(SwapFull) if self.pack(swap) => swap.store(key, bytes),
+            stored => stored,
         }
     }
 
@@ -295,7 +305,12 @@ impl Cache {
         let swap = self.swap()?;
         let failure = swap.store_failure().map_or(0, |errno| errno.0);
         let limit = self.memory_bytes.load(Ordering::Relaxed);
-        Ok(Stats::of(&swap.counters(), limit, self.used_bytes(), failure))
+        Ok(Stats {
+            // First, so that not more have failed than there were.
+            failed_stores: self.failed_stores.load(Ordering::Relaxed),
+            stores: self.stores.load(Ordering::Relaxed),
+            ..Stats::of(&swap.counters(), limit, self.used_bytes(), failure)
+        })
     }
 
     // ---- Fork

@@ -54,6 +54,7 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// All but `stores` and `failed_stores`, which the face counts itself.
     pub(super) fn of(c: &Counters, memory_bytes: u64, used_bytes: u64, store_error: i32) -> Stats {
         Stats {
             memory_bytes,
@@ -65,8 +66,6 @@ impl Stats {
             incompressible_pages: c.incompressible_pages,
             compressed_bytes: c.compr_data_bytes,
             store_bytes: c.store_disk_bytes,
-            stores: c.stores,
-            failed_stores: c.failed_stores,
             loads: c.same_filled_loads + c.pool_loads + c.buffer_loads + c.store_loads,
             store_loads: c.store_loads,
             missing_loads: c.missing_loads,
@@ -77,6 +76,7 @@ impl Stats {
             written_bytes: c.store_write_bytes,
             read_bytes: c.store_read_bytes,
             store_error,
+            ..Stats::default()
         }
     }
 }

@@ -254,3 +254,24 @@ fn a_cache_shrinks_though_dropped_pages_have_left_free_frames() {
     assert!((300..1500).contains(&stats.store_pages), "no more than that: {stats:?}");
     (600..4000).for_each(|n| assert_eq!(loaded(&cache, 0, n), Ok(page(n))));
 }
+
+#[test]
+fn each_page_that_was_to_be_stored_counts_once_taken_or_not() {
+    let agree = |cache: &Cache, tried: u64, refused: u64| {
+        let stats = cache.stats().unwrap();
+        assert_eq!((stats.stores, stats.failed_stores), (tried, refused), "{stats:?}");
+        assert_eq!(stats.pages, stats.stores - stats.failed_stores - stats.drops, "{stats:?}");
+    };
+    // Full tables refuse what the engine never sees.
+    let cache = in_memory(1 << 20);
+    let stored = (0..100_000).take_while(|n| cache.store(0, *n, &[7; PAGE_SIZE]).is_ok()).count();
+    agree(&cache, stored as u64 + 1, 1);
+    assert_eq!(cache.store(0, PAGES, &[7; PAGE_SIZE]), Err(Error::OutOfRange));
+    agree(&cache, stored as u64 + 1, 1);
+    // A page that fits once the pool is packed is offered to the engine twice.
+    let cache = in_memory(4 << 20);
+    let stored = (0..10_000).take_while(|n| cache.store(0, *n, &page(*n)).is_ok()).count() as u64;
+    (0..stored).step_by(2).for_each(|n| assert_eq!(cache.drop_page(0, n), Ok(true)));
+    cache.store(0, stored, &page(stored)).unwrap();
+    agree(&cache, stored + 2, 1);
+}
