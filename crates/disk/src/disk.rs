@@ -44,7 +44,7 @@ const STRIPES: usize = 256;
 const DROPPED_SINGLY: u32 = 32;
 /// The memory is divided anew after so many stores, in which tables grow by some 10 KiB.
 const DIVIDED_AFTER: u64 = 256;
-/// A pool that could not be packed is not tried again before that time.
+/// A pool that could not be packed is not tried again before that time, or a page that is dropped.
 const PACKED_AGAIN: Duration = Duration::from_millis(500);
 
 /// How a disk is made.
@@ -109,7 +109,8 @@ pub struct Disk {
     /// The tables alone take all memory.
     are_tables_full: AtomicBool,
     stores: AtomicU64,
-    packed_in_vain: Mutex<Option<Instant>>,
+    /// The time at which packing freed nothing, and the pages that had been dropped by then.
+    packed_in_vain: Mutex<Option<(Instant, u64)>>,
     pub traffic: Traffic,
     started: Instant,
 }
@@ -399,23 +400,32 @@ impl Disk {
         if self.are_tables_full.load(Ordering::Relaxed) && self.cache.needs_tables(key(page)) {
             return Err(DiskError::Full);
         }
+        let packed = self.traffic.compacted_frames.load(Ordering::Relaxed);
         match self.cache.store(key(page), bytes) {
             Ok(()) => Ok(()),
-            Err(SwapFull) if self.pack() => {
+            Err(SwapFull) if self.pack(packed) => {
                 self.cache.store(key(page), bytes).map_err(|_| DiskError::Full)
             }
             Err(SwapFull) => Err(DiskError::Full),
         }
     }
 
-    /// Packs the pool, unless that helped nothing a moment ago; says whether it freed something.
-    fn pack(&self) -> bool {
+    /// Packs the pool, unless that helped nothing a moment ago and no page was dropped since; says
+    /// whether it has freed something since `packed` frames were.
+    fn pack(&self, packed: u64) -> bool {
+        let t = &self.traffic;
         let mut in_vain = self.packed_in_vain.lock().expect("nobody panics with it");
-        if in_vain.is_some_and(|at| at.elapsed() < PACKED_AGAIN) {
+        // Another thread has packed it meanwhile, and left nothing to do.
+        if t.compacted_frames.load(Ordering::Relaxed) != packed {
+            return true;
+        }
+        let dropped = t.dropped_pages.load(Ordering::Relaxed);
+        let is_same = |at: Instant, then| then == dropped && at.elapsed() < PACKED_AGAIN;
+        if in_vain.is_some_and(|(at, then)| is_same(at, then)) {
             return false;
         }
         let frees = self.compact() > 0;
-        *in_vain = (!frees).then(Instant::now);
+        *in_vain = (!frees).then(|| (Instant::now(), dropped));
         frees
     }
 
@@ -465,4 +475,61 @@ fn pieces(at: u64, len: u64) -> impl Iterator<Item = Piece> {
         from += some;
         (some > 0).then_some(piece)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::config;
+    use crate::tests::random;
+
+    const MIB: u64 = 1 << 20;
+    const PAGE: usize = PAGE_BYTES as usize;
+
+    /// A page that compresses to about half.
+    fn half(n: u64) -> Vec<u8> {
+        let mut next = random(n + 1);
+        (0..PAGE).map(|at| if at < PAGE / 2 { next(256) as u8 } else { n as u8 }).collect()
+    }
+
+    fn write(disk: &Disk, n: u64) -> Result<(), DiskError> {
+        disk.write(n * PAGE_BYTES, &half(n))
+    }
+
+    fn read(disk: &Disk, n: u64) -> Vec<u8> {
+        let mut bytes = vec![0xee; PAGE];
+        disk.read(n * PAGE_BYTES, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// A disk whose pool is full, of pages 0 to a number, and has just been packed in vain.
+    fn full() -> (Disk, u64) {
+        let disk = Disk::new(&config(16 * MIB, 2 * MIB)).unwrap();
+        let stored = (0..4096).find(|n| write(&disk, *n).is_err()).expect("it is full some time");
+        assert_eq!(write(&disk, stored), Err(DiskError::Full));
+        (disk, stored)
+    }
+
+    #[test]
+    fn gaps_that_a_trim_leaves_are_room_at_once() {
+        let (disk, stored) = full();
+        (0..stored).step_by(2).for_each(|n| disk.trim(n * PAGE_BYTES, PAGE_BYTES).unwrap());
+        // More than there is room for in what a few pages have had for themselves.
+        let more = 3000..3000 + stored / 4;
+        more.clone().for_each(|n| assert_eq!(write(&disk, n), Ok(()), "page {n}"));
+        more.for_each(|n| assert!(read(&disk, n) == half(n)));
+        (1..stored).step_by(2).for_each(|n| assert!(read(&disk, n) == half(n), "page {n}"));
+        disk.cache().check();
+    }
+
+    #[test]
+    fn a_writer_that_waited_for_another_to_pack_tries_again() {
+        let (disk, stored) = full();
+        (0..stored).step_by(2).for_each(|n| disk.trim(n * PAGE_BYTES, PAGE_BYTES).unwrap());
+        let packed = |disk: &Disk| disk.traffic.compacted_frames.load(Ordering::Relaxed);
+        let before = packed(&disk);
+        assert!(disk.compact() > 0);
+        assert!(disk.pack(before), "another has freed something since");
+        assert!(!disk.pack(packed(&disk)), "nobody has, and there is nothing to free");
+    }
 }
