@@ -221,6 +221,7 @@ impl<R: Read, W: Write> Session<'_, R, W> {
             if let Err(error) = self.disk.read(at + done as u64, slot) {
                 // The reply's head has gone, or may have: it cannot be taken back.
                 if !is_recallable {
+                    count(&self.disk.traffic.failed_reads, 1);
                     return Err(Failure::Connection(io::Error::other("a page cannot be read")));
                 }
                 self.channel.truncate(begin);
@@ -373,5 +374,64 @@ impl<R: Read, W: Write> Session<'_, R, W> {
         self.channel.put(&(text.len() as u16).to_be_bytes());
         self.channel.put(text);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::testing::{config, request};
+    use crate::tests::{lose_the_store, random};
+
+    const PLAIN: Agreement = Agreement { structured: false, allocation: false };
+
+    fn noise(len: usize) -> Vec<u8> {
+        let mut next = random(7);
+        (0..len).map(|_| next(255) as u8 + 1).collect()
+    }
+
+    /// The end of a session in which all this was sent, and what it answered.
+    fn said(disk: &Disk, agreement: Agreement, sent: &[u8]) -> (io::Result<()>, Vec<u8>) {
+        let mut channel = Channel::new(sent, Vec::new()).unwrap();
+        let end = Session { channel: &mut channel, disk, agreement }.serve();
+        (end, channel.into_output())
+    }
+
+    /// The first page that cannot be read.
+    const LOST: u64 = 40;
+
+    /// Pages of zeros, and then some that cannot be read.
+    fn with_lost_pages() -> Disk {
+        let mut config = config(1 << 20, 1 << 20);
+        config.store = Some(std::env::temp_dir());
+        let disk = Disk::new(&config).unwrap();
+        disk.write(LOST * PAGE_BYTES, &noise(64 * PAGE)).unwrap();
+        lose_the_store(&disk);
+        disk
+    }
+
+    fn failed(disk: &Disk) -> (u64, u64) {
+        let t = &disk.traffic;
+        (t.failed_reads.load(Ordering::Relaxed), t.failed_writes.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_long_read_of_a_lost_page_ends_the_connection_and_counts_as_failed() {
+        let disk = with_lost_pages();
+        let (short, long) = (PAGE_BYTES as u32, (LOST + 1) as u32 * PAGE_BYTES as u32);
+        assert!(long as usize > OUT_BYTES);
+        let sent = [
+            request(0, CMD_READ, 1, LOST * PAGE_BYTES, short),
+            request(0, CMD_READ, 2, 0, long),
+            request(0, CMD_FLUSH, 3, 0, 0),
+        ];
+        let (end, said) = said(&disk, PLAIN, &sent.concat());
+        assert!(end.is_err(), "the reply has begun, and says that all is well");
+        assert_eq!(said[..16], simple_reply(Error::Io as u32, 1));
+        assert_eq!(said[16..32], simple_reply(0, 2));
+        assert!(said.len() < 32 + long as usize);
+        assert_eq!(failed(&disk), (2, 0));
     }
 }

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
+use uzswap::cache::Which;
+use uzswap::sys::{fd, socket};
+
 use super::disk::{Disk, DiskError, Extent, PAGE_BYTES};
 use super::handshake::Agreement;
 use super::testing::{config, requests};
@@ -22,6 +25,17 @@ pub fn random(seed: u64) -> impl FnMut(u64) -> u64 {
         x ^= x << 17;
         (x.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % n
     }
+}
+
+/// Moves all pages to the store, and has nothing come back from there: all but the last few are
+/// lost.
+pub fn lose_the_store(disk: &Disk) {
+    assert!(disk.cache().write_back_which(Which::default(), usize::MAX) > 0);
+    disk.cache().rest();
+    let mut descriptors = Vec::new();
+    disk.cache().for_each_descriptor(|fd| descriptors.push(fd));
+    // The first is the file. It takes what is written, and has nothing to read.
+    socket::replace(descriptors[0], fd::open_read_write(c"/dev/null").unwrap()).unwrap();
 }
 
 fn disk(bytes: u64, memory_bytes: u64) -> Disk {
