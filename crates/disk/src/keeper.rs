@@ -17,11 +17,15 @@ use crate::disk::Disk;
 
 /// The time between two rounds: within a second a disk that was emptied has given its memory back.
 const ROUND: Duration = Duration::from_millis(200);
-/// The most of a round that recompression takes: half of one processor.
+/// The most of a round that recompression takes, and as much again for idle pages: half of one
+/// processor.
 const PACKING: Duration = Duration::from_millis(100);
 /// Pages compressed again between two looks at the clock.
 const PACKED_AT_ONCE: usize = 64;
-/// The time between two searches for idle pages.
+/// Idle pages compressed again or written between two looks at the clock: each begins at the first
+/// page of all.
+const IDLE_AT_ONCE: usize = 512;
+/// The time between two searches for idle pages, if the last one has dealt with all.
 const IDLE_ROUND: Duration = Duration::from_secs(5);
 /// A store that failed is tried again after this time: its disk may have room by then.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
@@ -109,6 +113,8 @@ struct Rounds {
     requests: u64,
     quiet: u32,
     looked_for_idle: Instant,
+    /// There was no time for all idle pages.
+    has_more_idle: bool,
     /// The last time at which a store that failed was tried again, or was seen to fail first.
     tried_store: Instant,
     /// Clusters that it had taken by then.
@@ -118,7 +124,14 @@ struct Rounds {
 impl Rounds {
     fn new() -> Rounds {
         let now = Instant::now();
-        Rounds { requests: 0, quiet: 0, looked_for_idle: now, tried_store: now, store_writes: 0 }
+        Rounds {
+            requests: 0,
+            quiet: 0,
+            looked_for_idle: now,
+            has_more_idle: false,
+            tried_store: now,
+            store_writes: 0,
+        }
     }
 }
 
@@ -143,9 +156,9 @@ fn round(disk: &Disk, upkeep: &Upkeep, rounds: &mut Rounds, say: &impl Fn(&str))
     disk.divide_memory();
     tend_store(disk, upkeep, rounds);
     warn(disk, upkeep, say);
-    if rounds.looked_for_idle.elapsed() >= IDLE_ROUND {
+    if rounds.has_more_idle || rounds.looked_for_idle.elapsed() >= IDLE_ROUND {
         rounds.looked_for_idle = Instant::now();
-        look_for_idle(disk, upkeep);
+        rounds.has_more_idle = look_for_idle(disk, upkeep, disk.second(), PACKING);
     }
     cache.train();
     let began = Instant::now();
@@ -210,16 +223,26 @@ fn warn(disk: &Disk, upkeep: &Upkeep, say: &impl Fn(&str)) {
     }
 }
 
-fn look_for_idle(disk: &Disk, upkeep: &Upkeep) {
+/// Deals with the pages that are idle at second `now`, for some time; says whether there are more.
+fn look_for_idle(disk: &Disk, upkeep: &Upkeep, now: u32, time: Duration) -> bool {
     let idle_after = upkeep.idle_after.load(Ordering::Relaxed);
-    let latest = u64::from(disk.second()).checked_sub(idle_after).filter(|at| *at > 0);
-    let Some(latest) = latest.filter(|_| idle_after > 0) else { return };
+    let latest = u64::from(now).checked_sub(idle_after).filter(|at| *at > 0);
+    let Some(latest) = latest.filter(|_| idle_after > 0) else { return false };
     disk.cache().mark_idle(latest as u32);
     let idle = Which { idle: true, ..Which::default() };
-    if disk.has_store() {
-        upkeep.write_back(disk, idle, u64::MAX);
-    } else {
-        disk.cache().recompress_which(idle, usize::MAX);
+    let began = Instant::now();
+    loop {
+        let done = if disk.has_store() {
+            upkeep.write_back(disk, idle, IDLE_AT_ONCE as u64)
+        } else {
+            disk.cache().recompress_which(idle, IDLE_AT_ONCE) as u64
+        };
+        if done < IDLE_AT_ONCE as u64 {
+            return false;
+        }
+        if began.elapsed() >= time {
+            return true;
+        }
     }
 }
 
@@ -276,5 +299,40 @@ mod tests {
             assert!(bytes == page(n), "page {n}");
         }
         disk.cache().check();
+    }
+
+    #[test]
+    fn more_idle_pages_than_a_round_has_time_for_are_left_to_the_next() {
+        const PAGES: u64 = 2 * IDLE_AT_ONCE as u64 + 10;
+        let half = |n: u64| -> Page {
+            let bytes = page(n);
+            array::from_fn(|at| if at < bytes.len() / 2 { bytes[at] } else { n as u8 })
+        };
+        let idle = Which { idle: true, ..Which::default() };
+        for store in [None, Some(std::env::temp_dir())] {
+            let mut config = config(PAGES * PAGE_BYTES, 16 << 20);
+            config.store = store;
+            let disk = Disk::new(&config).unwrap();
+            (0..PAGES).for_each(|n| disk.write(n * PAGE_BYTES, &half(n)).unwrap());
+            let upkeep = Upkeep::new(None, 60);
+            let look = |now| look_for_idle(&disk, &upkeep, now, Duration::ZERO);
+            assert!(!look(60), "no page is as old");
+            assert!(look(61) && look(61));
+            assert!(!look(61), "there were ten");
+            assert_eq!(disk.cache().recompress_which(idle, usize::MAX), 0, "all were dealt with");
+            let at_once = disk.cache().counters().written_back_pages;
+            assert_eq!(at_once, if disk.has_store() { PAGES } else { 0 });
+        }
+    }
+
+    #[test]
+    fn rounds_go_on_at_once_where_idle_pages_are_left() {
+        let disk = Disk::new(&config(1 << 20, 4 << 20)).unwrap();
+        let (upkeep, mut rounds) = (Upkeep::new(None, 60), Rounds::new());
+        rounds.has_more_idle = true;
+        rounds.looked_for_idle -= Duration::from_secs(1);
+        let before = rounds.looked_for_idle;
+        round(&disk, &upkeep, &mut rounds, &|_| {});
+        assert!(rounds.looked_for_idle > before && !rounds.has_more_idle, "it looked, for all");
     }
 }
