@@ -29,7 +29,8 @@ const IDLE_AT_ONCE: usize = 512;
 const IDLE_ROUND: Duration = Duration::from_secs(5);
 /// A store that failed is tried again after this time: its disk may have room by then.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
-/// After so many rounds without a request the buffers go back.
+/// After each so many rounds without a request the buffers go back: idle pages may have needed them
+/// again.
 const RESTS_AFTER: u32 = 25;
 /// The part of its memory, of 100, at which a disk is said to be nearly full.
 const NEARLY_FULL_PERCENT: u64 = 90;
@@ -171,7 +172,8 @@ fn round(disk: &Disk, upkeep: &Upkeep, rounds: &mut Rounds, say: &impl Fn(&str))
     if is_empty {
         cache.give_tables_back();
     }
-    if rounds.quiet == RESTS_AFTER || is_empty && rounds.quiet == 1 {
+    let is_quiet = rounds.quiet > 0 && rounds.quiet.is_multiple_of(RESTS_AFTER);
+    if is_quiet || is_empty && rounds.quiet == 1 {
         cache.rest();
     }
 }
@@ -334,5 +336,22 @@ mod tests {
         let before = rounds.looked_for_idle;
         round(&disk, &upkeep, &mut rounds, &|_| {});
         assert!(rounds.looked_for_idle > before && !rounds.has_more_idle, "it looked, for all");
+    }
+
+    #[test]
+    fn buffers_that_idle_pages_took_in_the_quiet_go_back_again() {
+        let disk = Disk::new(&config(1 << 20, 4 << 20)).unwrap();
+        (0..64).for_each(|n| disk.write(n * PAGE_BYTES, &page(n)).unwrap());
+        let (upkeep, mut rounds) = (Upkeep::new(None, 0), Rounds::new());
+        let mut rest = || {
+            for _ in 0..RESTS_AFTER {
+                round(&disk, &upkeep, &mut rounds, &|_| {});
+            }
+            disk.cache().footprint_bytes()
+        };
+        let resting = rest();
+        assert!(disk.cache().recompress_which(Which::default(), 8) > 0);
+        assert!(disk.cache().footprint_bytes() > resting);
+        assert_eq!(rest(), resting);
     }
 }
