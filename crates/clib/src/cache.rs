@@ -290,3 +290,102 @@ unsafe extern "C" fn uzswap_cache_after_fork(cache: *const Handle, pid: i64) -> 
         _ => drop(forking),
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::ptr::null;
+
+    use super::*;
+
+    fn open(memory_bytes: u64, directory: Option<&CString>) -> *mut Handle {
+        let config = ConfigOfC {
+            size: size_of::<ConfigOfC>(),
+            memory_bytes,
+            compressor: null(),
+            store_directory: directory.map_or(null(), |directory| directory.as_ptr()),
+            flags: 0,
+        };
+        let mut cache = null_mut();
+        // SAFETY: a configuration, and a pointer's room.
+        assert_eq!(unsafe { uzswap_cache_open(&config, &mut cache) }, Outcome::Ok as c_int);
+        cache
+    }
+
+    #[test]
+    fn numbers_are_given_of_what_was_done_and_else_left_alone() {
+        let cache = open(1 << 20, None);
+        let (page, mut number): (Page, u64) = ([5; uzswap::PAGE_BYTES], 77);
+        let mut small: StatsOfC = StatsOfC::of(&uzswap::Stats::default());
+        (small.size, small.pages) = (StatsOfC::LEAST_BYTES - 1, 77);
+        // SAFETY: the cache is open until the last line; all pointers are to what is here.
+        unsafe {
+            assert_eq!(uzswap_cache_store(cache, 0, 3, &page), Outcome::Ok as c_int);
+            let refused = uzswap_cache_drop_area(cache, uzswap::AREAS, &mut number);
+            assert_eq!((refused, number), (Outcome::OutOfRange as c_int, 77));
+            assert_eq!(uzswap_cache_shrink(null(), 0, &mut number), Outcome::Invalid as c_int);
+            assert_eq!(uzswap_cache_stats(cache, &mut small), Outcome::Invalid as c_int);
+            assert_eq!((number, small.pages), (77, 77));
+            assert_eq!(uzswap_cache_drop_area(cache, 0, &mut number), Outcome::Ok as c_int);
+            assert_eq!(number, 1);
+            assert_eq!(uzswap_cache_shrink(cache, 0, &mut number), Outcome::Ok as c_int);
+            assert!(number != 1 && number < 1 << 20, "{number} bytes are used");
+            uzswap_cache_close(cache);
+        }
+    }
+
+    /// Descriptors of this process.
+    fn descriptors() -> usize {
+        std::fs::read_dir("/proc/self/fd").unwrap().count()
+    }
+
+    /// Announces forks that do not happen; which of the steps has left descriptors, or 0.
+    fn announce_in_vain() -> i32 {
+        let directory = CString::new(std::env::temp_dir().as_os_str().as_bytes()).unwrap();
+        let before = descriptors();
+        let cache = open(128 << 10, Some(&directory));
+        // SAFETY: the cache is open until it is closed, and only this thread uses it.
+        unsafe {
+            for number in 0..1000u64 {
+                let mut page: Page = [number as u8; uzswap::PAGE_BYTES];
+                let mut x = 2 * number + 1;
+                page[..2048].iter_mut().for_each(|byte| {
+                    x = x.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                    *byte = (x >> 56) as u8;
+                });
+                assert_eq!(uzswap_cache_store(cache, 0, number, &page), Outcome::Ok as c_int);
+            }
+            let open = descriptors();
+            for _ in 0..3 {
+                assert_eq!(uzswap_cache_before_fork(cache), Outcome::Ok as c_int);
+                if descriptors() == open {
+                    return 1;
+                }
+                assert_eq!(uzswap_cache_after_fork(cache, -1), Outcome::Ok as c_int);
+            }
+            if descriptors() != open {
+                return 2;
+            }
+            // The thread that has announced it may close instead.
+            assert_eq!(uzswap_cache_before_fork(cache), Outcome::Ok as c_int);
+            uzswap_cache_close(cache);
+        }
+        if descriptors() == before { 0 } else { 3 }
+    }
+
+    #[test]
+    fn a_fork_that_was_announced_and_did_not_happen_leaves_no_descriptor() {
+        // In a process with one thread: others open descriptors, too.
+        // SAFETY: the child uses what is its own, and ends without destructors.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let left = std::panic::catch_unwind(announce_in_vain).unwrap_or(9);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(left) }
+        }
+        let mut status = 0;
+        // SAFETY: waits for a child of ours.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0), "step");
+    }
+}

@@ -481,7 +481,7 @@ fn pieces(at: u64, len: u64) -> impl Iterator<Item = Piece> {
 mod tests {
     use super::*;
     use crate::testing::config;
-    use crate::tests::random;
+    use crate::tests::{lose_the_store, random};
 
     const MIB: u64 = 1 << 20;
     const PAGE: usize = PAGE_BYTES as usize;
@@ -531,5 +531,42 @@ mod tests {
         assert!(disk.compact() > 0);
         assert!(disk.pack(before), "another has freed something since");
         assert!(!disk.pack(packed(&disk)), "nobody has, and there is nothing to free");
+    }
+
+    #[test]
+    fn a_lost_page_can_be_replaced_as_a_whole_and_not_in_part() {
+        let mut config = config(MIB, MIB);
+        config.store = Some(std::env::temp_dir());
+        let disk = Disk::new(&config).unwrap();
+        (0..64).for_each(|n| write(&disk, n).unwrap());
+        lose_the_store(&disk);
+        let mut bytes = [0; 8];
+        assert_eq!(disk.read(PAGE_BYTES, &mut bytes), Err(DiskError::Store));
+        assert_eq!(disk.write(PAGE_BYTES + 8, &bytes), Err(DiskError::Store));
+        assert_eq!(disk.zero(PAGE_BYTES + 8, PAGE_BYTES, false), Err(DiskError::Store));
+        disk.write(PAGE_BYTES, &half(700)).unwrap();
+        assert!(read(&disk, 1) == half(700));
+        // Nothing need be read to drop a page.
+        disk.zero(2 * PAGE_BYTES, PAGE_BYTES, false).unwrap();
+        assert!(read(&disk, 2) == [0; PAGE]);
+        disk.cache().check();
+    }
+
+    #[test]
+    fn the_last_bytes_of_the_largest_disk_are_as_all_others() {
+        let disk = Disk::new(&config(DISK_MOST_BYTES, 1 << 40)).unwrap();
+        let at = DISK_MOST_BYTES - 100;
+        disk.write(at, &[7; 100]).unwrap();
+        let mut bytes = [0; 200];
+        disk.read(at - 100, &mut bytes).unwrap();
+        assert!(bytes[..100] == [0; 100] && bytes[100..] == [7; 100]);
+        let extent = disk.extent(at, DISK_MOST_BYTES);
+        assert_eq!(extent, Extent { bytes: 100, is_hole: false, is_zero: false });
+        disk.zero(at + 50, 50, false).unwrap();
+        disk.trim(at - MIB, MIB + 50).unwrap();
+        disk.read(at - 100, &mut bytes).unwrap();
+        assert!(bytes[100..150] == [7; 50] && bytes[150..] == [0; 50], "a part is not trimmed");
+        disk.reset();
+        assert_eq!(disk.cache().counters().stored_pages, 0);
     }
 }

@@ -279,3 +279,79 @@ fn reply<R: Read, W: Write>(
     parts.iter().for_each(|part| channel.put(part));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn export() -> Export {
+        let (name, description) = ("x".to_string(), "a test's".to_string());
+        Export { name, description, bytes: 1 << 20, read_only: false }
+    }
+
+    fn option(number: u32, data: &[u8]) -> Vec<u8> {
+        let mut bytes = OPTION_MAGIC.to_be_bytes().to_vec();
+        bytes.extend(number.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend(data);
+        bytes
+    }
+
+    /// The data of GO for the default export.
+    const GO: [u8; 6] = [0; 6];
+
+    /// The outcome of a handshake with a client that says hello, and then all this.
+    fn shaken(options: &[Vec<u8>], deadline: Instant) -> io::Result<Option<Agreement>> {
+        let sent = [&[0, 0, 0, 3][..], &options.concat()].concat();
+        shake(&mut Channel::new(&sent[..], io::sink()).unwrap(), &export(), deadline)
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(3600)
+    }
+
+    #[test]
+    fn contexts_that_were_set_are_dropped_by_an_option_that_fails() {
+        let set = |name: &[u8]| {
+            let name_len = (name.len() as u32).to_be_bytes();
+            let query_len = (BASE_ALLOCATION.len() as u32).to_be_bytes();
+            let data = [&name_len[..], name, &[0, 0, 0, 1], &query_len, BASE_ALLOCATION];
+            option(OPT_SET_META_CONTEXT, &data.concat())
+        };
+        let begin = [option(OPT_STRUCTURED_REPLY, &[]), set(b"x")].concat();
+        let agreed = |then: Vec<u8>| {
+            shaken(&[begin.clone(), then, option(OPT_GO, &GO)], later()).unwrap().unwrap()
+        };
+        let all = Agreement { structured: true, allocation: true };
+        assert_eq!(agreed(Vec::new()), all);
+        assert_eq!(agreed(option(OPT_LIST_META_CONTEXT, b"no")), all, "to list sets nothing");
+        let none = Agreement { structured: true, allocation: false };
+        for fails in [set(b"no"), option(OPT_SET_META_CONTEXT, b""), set(b"x")[..40].to_vec()] {
+            // The last one is cut off: its length is made right again.
+            let data = &fails[16..];
+            assert_eq!(agreed(option(OPT_SET_META_CONTEXT, data)), none, "{data:?}");
+        }
+    }
+
+    #[test]
+    fn the_longest_option_and_the_last_one_are_answered_and_no_more() {
+        let (go, long) =
+            (option(OPT_GO, &GO), |more: u32| vec![7u8; (OPTION_BYTES + more) as usize]);
+        let begins = |options: &[Vec<u8>]| shaken(options, later()).is_ok_and(|a| a.is_some());
+        assert!(begins(&[option(77, &long(0)), go.clone()]));
+        assert!(!begins(&[option(77, &long(1)), go.clone()]));
+        let many = |n: u32| option(OPT_LIST, &[]).repeat(n as usize);
+        assert!(begins(&[many(OPTIONS_MOST - 1), go.clone()]));
+        assert!(!begins(&[many(OPTIONS_MOST), go]));
+    }
+
+    #[test]
+    fn a_client_that_has_said_all_too_late_is_not_served() {
+        let go = [option(OPT_GO, &GO)];
+        let passed = Instant::now().checked_sub(Duration::from_secs(1)).expect("it runs longer");
+        assert_eq!(shaken(&go, passed).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(shaken(&go, later()).unwrap(), Some(Agreement::default()));
+    }
+}

@@ -230,3 +230,65 @@ impl Server {
         Session { channel: &mut channel, disk: &self.disk, agreement }.serve()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use super::*;
+    use crate::testing::{config, export};
+
+    fn server() -> Arc<Server> {
+        let disk = Disk::new(&config(1 << 20, 4 << 20)).unwrap();
+        let export = export(&disk);
+        Arc::new(Server::new(Arc::new(disk), export, Arc::new(Upkeep::new(None, 0))))
+    }
+
+    #[test]
+    fn a_place_that_is_refused_is_not_taken() {
+        let server = server();
+        let take = || Place::take(&server.clients);
+        let mut places: Vec<Place> = iter::from_fn(take).take(1000).collect();
+        assert_eq!(places.len(), CONNECTIONS_MOST);
+        assert!((0..3).all(|_| take().is_none()));
+        assert_eq!(server.clients(), CONNECTIONS_MOST);
+        places.pop();
+        assert!(take().is_some(), "one is free, after all the refusals");
+        drop(places);
+        assert_eq!(server.clients(), 0);
+    }
+
+    #[test]
+    fn orders_are_taken_though_clients_have_all_places() {
+        let server = server();
+        let places: Vec<Place> =
+            (0..CONNECTIONS_MOST).map(|_| Place::take(&server.clients).unwrap()).collect();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        server.listen_for_orders(Listener::Tcp(listener)).unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE * 6)).unwrap();
+        stream.write_all(b"stats\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("ok\n"), "{answer}");
+        assert!(answer.ends_with(&format!("\nclients {}\n", places.len())), "{answer}");
+    }
+
+    #[test]
+    fn a_deadline_is_for_all_that_is_said_and_not_for_each_byte() {
+        let (mut client, ours) = UnixStream::pair().unwrap();
+        let stream = Stream::Unix(ours);
+        let deadline = Cell::new(Some(Instant::now() + Duration::from_secs(3600)));
+        let mut patient = Patient { stream: &stream, deadline: &deadline };
+        client.write_all(b"slow").unwrap();
+        let mut byte = [0];
+        assert_eq!(patient.read(&mut byte).unwrap(), 1);
+        // There are more bytes, and room for an answer: only the time is over.
+        deadline.set(Some(Instant::now()));
+        assert_eq!(patient.read(&mut byte).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(patient.write(b"no").unwrap_err().kind(), ErrorKind::TimedOut);
+        deadline.set(None);
+        assert_eq!((patient.read(&mut byte).unwrap(), byte), (1, *b"l"));
+    }
+}

@@ -386,6 +386,7 @@ mod tests {
     use crate::tests::{lose_the_store, random};
 
     const PLAIN: Agreement = Agreement { structured: false, allocation: false };
+    const STRUCTURED: Agreement = Agreement { structured: true, allocation: true };
 
     fn noise(len: usize) -> Vec<u8> {
         let mut next = random(7);
@@ -433,5 +434,71 @@ mod tests {
         assert_eq!(said[16..32], simple_reply(0, 2));
         assert!(said.len() < 32 + long as usize);
         assert_eq!(failed(&disk), (2, 0));
+    }
+
+    #[test]
+    fn a_read_by_chunks_that_meets_a_lost_page_has_what_was_before_it_and_an_error() {
+        let disk = with_lost_pages();
+        disk.write((LOST - 1) * PAGE_BYTES, &[9; PAGE]).unwrap();
+        let at = (LOST - 2) * PAGE_BYTES;
+        let sent = [request(0, CMD_READ, 1, at, 3 << 12), request(0, CMD_FLUSH, 2, 0, 0)];
+        let (end, said) = said(&disk, STRUCTURED, &sent.concat());
+        end.unwrap();
+        let hole =
+            [&chunk_head(0, REPLY_OFFSET_HOLE, 1, 12)[..], &at.to_be_bytes(), &[0, 0, 16, 0]];
+        let data = [
+            &chunk_head(0, REPLY_OFFSET_DATA, 1, 8 + 4096)[..],
+            &(at + PAGE_BYTES).to_be_bytes(),
+            &[9; PAGE],
+        ];
+        let text = Error::Io.text().as_bytes();
+        let error = [
+            &chunk_head(REPLY_FLAG_DONE, REPLY_ERROR, 1, 6 + text.len() as u32)[..],
+            &(Error::Io as u32).to_be_bytes(),
+            &(text.len() as u16).to_be_bytes(),
+            text,
+        ];
+        let all =
+            [hole.concat(), data.concat(), error.concat(), simple_reply(0, 2).to_vec()].concat();
+        assert!(said == all, "{} bytes instead of {}", said.len(), all.len());
+        assert_eq!(failed(&disk), (1, 0));
+    }
+
+    #[test]
+    fn the_rest_of_a_write_without_room_is_passed_by_and_the_next_request_understood() {
+        // Without any memory no page has room but those of zeros.
+        let disk = Disk::new(&config(1 << 20, 0)).unwrap();
+        let len = 5 * (64 << 10) + 100;
+        let sent = [
+            request(0, CMD_WRITE, 1, 50, len as u32),
+            noise(len),
+            request(0, CMD_WRITE, 2, 8192, 4096),
+            vec![0; 4096],
+        ];
+        let (end, said) = said(&disk, PLAIN, &sent.concat());
+        end.unwrap();
+        assert_eq!(said, [simple_reply(Error::NoSpace as u32, 1), simple_reply(0, 2)].concat());
+        assert_eq!(failed(&disk), (0, 1));
+    }
+
+    #[test]
+    fn a_status_of_more_extents_than_are_told_says_where_they_end() {
+        let disk = Disk::new(&config(64 << 20, 64 << 20)).unwrap();
+        let pages = EXTENTS_MOST as u64 + 10;
+        (0..pages).step_by(2).for_each(|n| disk.write(n * PAGE_BYTES, &[5; PAGE]).unwrap());
+        let len = pages as u32 * PAGE_BYTES as u32;
+        let sent =
+            [request(0, CMD_BLOCK_STATUS, 1, 0, len), request(0, CMD_BLOCK_STATUS, 2, 100, 200)];
+        let (end, said) = said(&disk, STRUCTURED, &sent.concat());
+        end.unwrap();
+        let mut fields = Fields(&said[16..]);
+        let told = fields.counted().unwrap();
+        let extents = told[4..].as_chunks::<8>().0;
+        assert_eq!(extents.len(), EXTENTS_MOST);
+        for (n, extent) in extents.iter().enumerate() {
+            let state = if n % 2 == 0 { 0 } else { STATE_HOLE | STATE_ZERO };
+            assert_eq!(*extent, [4096, state].map(u32::to_be_bytes).as_flattened(), "extent {n}");
+        }
+        assert_eq!(fields.0[20 + 4..], [200, 0].map(u32::to_be_bytes).concat());
     }
 }
