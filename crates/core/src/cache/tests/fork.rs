@@ -1,5 +1,7 @@
 //! Real forks: parent and child go on with copies of one cache and one file.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use super::*;
 use crate::codec::CodecSpec;
 use crate::sys::file::{self, testing};
@@ -57,7 +59,15 @@ pub(super) fn fork<S: Store>(cache: &SwapCache<S>, child: impl FnOnce() -> bool)
     pid
 }
 
-/// A gate that children wait at until it is opened, by closing its write end everywhere.
+/// Keeps two tests whose children wait at gates apart: each child would have the write end of the
+/// other's gate, and wait for ever.
+pub(super) fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A gate that children wait at until it is opened, by closing its write end everywhere. For tests
+/// that are [`alone`].
 struct Gate(i32, i32);
 
 impl Gate {
@@ -94,6 +104,7 @@ fn poll<S: Store>(cache: &SwapCache<S>) {
 
 #[test]
 fn both_sides_keep_every_page_while_both_change_theirs() {
+    let _alone = alone();
     let cache = over_file(256 << 10);
     let mut world = World::new(&cache);
     cache.shrink(1 << 20);
@@ -132,6 +143,7 @@ fn both_sides_keep_every_page_while_both_change_theirs() {
 
 #[test]
 fn a_grandchild_reads_on_when_its_parent_has_gone() {
+    let _alone = alone();
     let cache = over_file(64 << 10);
     let mut world = World::new(&cache);
     let parent_done = Gate::new();
@@ -172,6 +184,7 @@ fn a_grandchild_reads_on_when_its_parent_has_gone() {
 
 #[test]
 fn more_forks_than_snapshots_freeze_places_and_lose_nothing() {
+    let _alone = alone();
     let cache = over_file(64 << 10);
     let mut world = World::new(&cache);
     let gate = Gate::new();
@@ -216,6 +229,7 @@ fn generations_beyond_the_bound_write_nothing_back_and_lose_nothing() {
 
 #[test]
 fn a_fork_with_nothing_in_the_file_costs_no_descriptor() {
+    let _alone = alone();
     let cache = over_file(usize::MAX);
     let count = |cache: &SwapCache<FileStore>| {
         let mut n = 0;
@@ -248,6 +262,7 @@ fn a_fork_with_nothing_in_the_file_costs_no_descriptor() {
 
 #[test]
 fn a_read_ahead_that_is_under_way_at_a_fork_is_waited_for_and_both_sides_read_on() {
+    let _alone = alone();
     let store = FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
     let cache = over(store, 0);
     let mut world = World::new(&cache);

@@ -233,6 +233,7 @@ fn a_full_server_ends_writing_and_loses_nothing() {
 
 #[test]
 fn a_forked_child_reads_by_connections_of_its_own() {
+    let _alone = super::fork::alone();
     let mut w = world(2, 2);
     w.fill(1);
     let (read, write) = file::pipe().unwrap();
