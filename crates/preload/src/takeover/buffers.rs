@@ -574,7 +574,7 @@ fn vmsplice_at_once(t: &'static ThreadBlock, a: Args, reads: bool) -> isize {
     held_call(t, number, [a[0], at, count, usize::MAX, usize::MAX, RWF_NOWAIT])
 }
 
-/// The same for a pipe that is asked first, and gets no more than it has room for.
+/// [`vmsplice_at_once`] for a pipe that is asked first, and gets no more than it has room for.
 fn vmsplice_if_ready(t: &'static ThreadBlock, a: Args, reads: bool) -> isize {
     const POLLIN: u64 = 1;
     const POLLOUT: u64 = 4;

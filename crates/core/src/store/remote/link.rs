@@ -393,7 +393,7 @@ mod tests {
         let result = shake_hands(link.fd, name, &mut PATIENCE.clone());
         link.close();
         let mut sent = Vec::new();
-        // What we have not read of the server's words makes the end of ours an error.
+        // The server's words that we have not read make the end of ours an error.
         let _ = theirs.read_to_end(&mut sent);
         (result, sent)
     }

@@ -460,7 +460,7 @@ mod tests {
         std::env::temp_dir().join(format!("uzswap-servers-{}-{name}", std::process::id()))
     }
 
-    /// What a process has of servers at these places, which need not be there yet.
+    /// The part of a process, for servers at these places, which need not be there yet.
     fn remote(paths: &[PathBuf]) -> Remote {
         let server = |path: &PathBuf| {
             let address = [&[1, 0], path.as_os_str().as_encoded_bytes(), &[0]].concat();
