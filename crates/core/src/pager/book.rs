@@ -273,10 +273,8 @@ impl Pager {
         m.count(pages as i32, touched);
         m.set_mapped(if is_huge { Mapped::Huge } else { Mapped::Small });
         self.resident.fetch_add(pages as i64, Ordering::Relaxed);
-        self.stored.fetch_sub(loaded, Ordering::Relaxed);
+        self.count_loaded(loaded);
         self.add(Counter::FirstTouches, touched as u64);
-        self.add(Counter::Loads, loaded as u64);
-        self.add(Counter::FaultAroundPages, (loaded as u64).saturating_sub(1));
         self.add(Counter::LimboHits, hits);
     }
 
@@ -414,15 +412,9 @@ impl Pager {
     }
 
     /// Notes that the kernel dropped a resident page unseen: it reads as zero now.
-    pub(super) fn note_dropped(&self, _: &Locked<'_>, page: usize) {
+    pub(super) fn note_dropped(&self, s: &Locked<'_>, page: usize) {
         self.trace_pages(Kind::Discarded, page, page + PAGE_SIZE);
-        self.table.word(page, |m, e| {
-            self.count_owned(e.own() as usize);
-            self.free_entry(e.take_copy());
-            e.drop_contents();
-            m.count(-1, -1);
-        });
-        self.resident.fetch_sub(1, Ordering::Relaxed);
+        self.table.word(page, |m, e| self.discard_word(s, m, e));
     }
 
     /// Frees the swap entry that a page word carried, if it carried one.
