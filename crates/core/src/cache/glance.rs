@@ -86,7 +86,7 @@ impl<S: Store> Drop for StateGuard<'_, S> {
         let (s, glance) = (&self.state, self.glance);
         glance.frames_bytes.store(s.frames_bytes(), Ordering::Relaxed);
         glance.tables_bytes.store(s.tables_bytes(), Ordering::Relaxed);
-        glance.pool_bytes.store(s.pool_bytes() - s.kept.bytes, Ordering::Relaxed);
+        glance.pool_bytes.store(s.limited_pool_bytes(), Ordering::Relaxed);
         glance.trusts_copies.store(s.kept.may_be_trusted(), Ordering::Relaxed);
     }
 }

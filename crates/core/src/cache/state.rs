@@ -156,6 +156,11 @@ impl<S: Store> State<S> {
         self.pools.iter().map(|p| p.used_frames() * PAGE_SIZE).sum()
     }
 
+    /// Memory of the pool without kept copies: its limit is for this.
+    pub fn limited_pool_bytes(&self) -> usize {
+        self.pool_bytes() - self.kept.bytes
+    }
+
     /// All counters, with those that the pools and clusters keep.
     pub fn counters_now(&self) -> Counters {
         let mut c = self.counters;
@@ -328,7 +333,7 @@ impl<S: Store> State<S> {
         let most_bytes = self.max_pool_bytes.saturating_add(margin_bytes);
         len <= self.lends_bytes + self.lends_bytes / 8
             && !self.clusters.is_writable()
-            && self.pool_bytes() - self.kept.bytes < most_bytes
+            && self.limited_pool_bytes() < most_bytes
     }
 
     fn set(&mut self, id: u32, area: u8, location: Location, codec: CodecId, len: usize) {
@@ -375,7 +380,7 @@ impl<S: Store> State<S> {
     /// Whether the pool takes one more object. Once full, it does so only below the threshold;
     /// without a store there is nothing that could free it, so then the limit alone counts.
     pub fn accepts(&mut self) -> bool {
-        let used = self.pool_bytes() - self.kept.bytes;
+        let used = self.limited_pool_bytes();
         if self.is_full {
             let threshold =
                 self.max_pool_bytes as u128 * u128::from(self.accept_threshold_percent) / 100;

@@ -125,7 +125,7 @@ impl Extents {
     pub fn open_space(&self) -> Result<u8> {
         let is_free =
             |u: &AtomicU32| u.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        self.in_use.iter().position(is_free).map(|i| i as u8).ok_or(Errno(24 /* EMFILE */))
+        self.in_use.iter().position(is_free).map(|i| i as u8).ok_or(Errno::EMFILE)
     }
 
     /// Forgets a space. A read from it that comes later finds nothing, or the bytes of the next

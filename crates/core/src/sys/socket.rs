@@ -26,7 +26,6 @@ const MSG_DONTWAIT: usize = 0x40;
 const MSG_NOSIGNAL: usize = 0x4000;
 const POLLIN: i16 = 1;
 const POLLOUT: i16 = 4;
-const EMFILE: Errno = Errno(24);
 const EINPROGRESS: Errno = Errno(115);
 const ECONNRESET: Errno = Errno(104);
 const EAFNOSUPPORT: Errno = Errno(97);
@@ -118,7 +117,7 @@ fn socket(family: u16) -> Result<Fd> {
     // SAFETY: touches no memory.
     let open = || unsafe { uz_syscall!(nr::SOCKET, family, kind, 0) };
     let mut opened = open();
-    if opened == Err(EMFILE) {
+    if opened == Err(Errno::EMFILE) {
         opened = with_more_numbers(0, open);
     }
     Ok(move_high(opened? as Fd))

@@ -26,6 +26,7 @@ impl Errno {
     pub const EBUSY: Errno = Errno(16);
     pub const EEXIST: Errno = Errno(17);
     pub const EINVAL: Errno = Errno(22);
+    pub const EMFILE: Errno = Errno(24);
     pub const ENOSPC: Errno = Errno(28);
     pub const ENOSYS: Errno = Errno(38);
     pub const ENOPROTOOPT: Errno = Errno(92);

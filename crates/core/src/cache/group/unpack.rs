@@ -233,9 +233,7 @@ impl<S: Store> State<S> {
     fn leave_for_pool(&mut self, spot: Spot, codec: CodecId, object: &[u8]) {
         let Some(id) = self.member(spot) else { return };
         // Without a store nothing would make the pool smaller again.
-        if !self.clusters.is_writable()
-            && self.pool_bytes() - self.kept.bytes >= self.max_pool_bytes
-        {
+        if !self.clusters.is_writable() && self.limited_pool_bytes() >= self.max_pool_bytes {
             return;
         }
         let Ok(handle) = self.pools[self.pool].store(object) else { return };

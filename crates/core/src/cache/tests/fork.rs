@@ -218,7 +218,7 @@ fn generations_beyond_the_bound_write_nothing_back_and_lose_nothing() {
         let ok = world.is_right(cache) && (ok && wrote || n >= 16);
         cache.check();
         if !ok || n == 20 {
-            return ok && !wrote && cache.store_failure() == Some(Errno(24));
+            return ok && !wrote && cache.store_failure() == Some(Errno::EMFILE);
         }
         testing::wait(fork(cache, || generation(cache, world, n + 1))) == 0
     }

@@ -1,7 +1,7 @@
 //! Writing clusters.
 
 use super::record::State;
-use super::{BufferState, Clusters, EMFILE, File, LENGTH_BYTES, NONE};
+use super::{BufferState, Clusters, File, LENGTH_BYTES, NONE};
 use crate::store::seal::{Seal, TAG_BYTES, Use};
 use crate::store::{BLOCK_BYTES, Progress, Queue, Store};
 use crate::sys::{Errno, Result};
@@ -163,7 +163,7 @@ impl<S: Store> Clusters<S> {
         if let Some(i) = self.own {
             return Ok(i);
         }
-        let i = self.files.iter().position(Option::is_none).ok_or(EMFILE)?;
+        let i = self.files.iter().position(Option::is_none).ok_or(Errno::EMFILE)?;
         let seal = Seal::new(self.encryption)?;
         let store = self.origin.ok_or(Errno::EBADF)?.fresh()?;
         self.files[i] = Some(File { store, seal, live_clusters: 0, next_slot: 0, leash: None });

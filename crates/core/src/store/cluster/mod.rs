@@ -64,7 +64,6 @@ const LENGTH_BYTES: usize = 2;
 /// child that would need more has no store of its own: it writes nothing back (`EMFILE`) until an
 /// ancestor's file has served its last page.
 const MAX_FILES: usize = 16;
-const EMFILE: Errno = Errno(24);
 
 /// No cluster, no object, no list member.
 pub const NONE: u32 = u32::MAX;
@@ -536,7 +535,7 @@ mod tests {
             c.in_child(leash);
         }
         fill(&mut c);
-        assert_eq!((flush(&mut c, &mut queue), c.failure()), (None, Some(EMFILE)));
+        assert_eq!((flush(&mut c, &mut queue), c.failure()), (None, Some(Errno::EMFILE)));
         assert_eq!(c.append(&[1]), Err(AppendError::Unwritable));
         release(&mut c, &mut places);
         assert_eq!((c.failure(), flush(&mut c, &mut queue)), (None, Some(Ok(()))));

@@ -1,7 +1,7 @@
 //! Places in the own file: found, given up, given back to the disk; and clusters that waste them.
 
 use super::record::{Cluster, ListName, State};
-use super::{CLUSTER_BYTES, Clusters, EMFILE, NONE};
+use super::{CLUSTER_BYTES, Clusters, NONE};
 use crate::store::{BLOCK_BYTES, Store};
 use crate::sys::{Errno, Result};
 
@@ -39,7 +39,7 @@ impl<S: Store> Clusters<S> {
             if f.live_clusters == 0 {
                 self.close_file(file);
                 // Now there is room for a file of our own.
-                if self.own.is_none() && self.failure == Some(EMFILE) {
+                if self.own.is_none() && self.failure == Some(Errno::EMFILE) {
                     self.failure = None;
                 }
             }

@@ -23,8 +23,8 @@ const RANGE_PARTS_MOST: usize = 64;
 const NODE_PARTS_MOST: usize = 16;
 /// The longest text that is passed over: a host's name has 255 bytes at most.
 const TEXT_MOST_BYTES: usize = 4096;
-/// A Cluster of more primaries than we take: EMFILE.
-pub const TOO_MANY: Errno = Errno(24);
+/// A Cluster of more primaries than we take.
+pub const TOO_MANY: Errno = Errno::EMFILE;
 
 /// CRC16 as Clusters have it (XMODEM: the polynomial 0x1021, from zero).
 const CRC: [u16; 256] = {
