@@ -162,12 +162,8 @@ mod tests {
     const PAGES: usize = 16;
 
     fn write(w: &World, pages: core::ops::Range<usize>) {
-        let mut thread = w.thread();
-        for page in pages {
-            // These compress well, and none is one word over and over.
-            let touch = thread.access(w.at(page), true, |b| *b = any_page(16 * page as u64 + 4));
-            assert_eq!(touch, Touch::Done);
-        }
+        // These compress well, and none is one word over and over.
+        w.write(pages, |page, b| *b = any_page(16 * page as u64 + 4));
     }
 
     fn in_limbo(w: &World) -> usize {

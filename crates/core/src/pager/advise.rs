@@ -264,12 +264,7 @@ mod tests {
     }
 
     fn fill(world: &World) -> Thread<'_> {
-        let mut thread = world.thread();
-        for page in 0..PAGES {
-            let touch = thread.access(world.at(page), true, |b| b[7] = page as u8 + 1);
-            assert_eq!(touch, Touch::Done);
-        }
-        thread
+        world.write(0..PAGES, |page, b| b[7] = page as u8 + 1)
     }
 
     fn page_out(world: &World, page: usize, pages: usize) {

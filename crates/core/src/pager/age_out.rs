@@ -292,11 +292,7 @@ mod tests {
 
     /// Writes a byte and its number to each page.
     fn write(w: &World, pages: impl IntoIterator<Item = usize>, byte: u8) {
-        let mut thread = w.thread();
-        for page in pages {
-            let write = |b: &mut [u8; PAGE_SIZE]| (b[7], b[9]) = (page as u8, byte);
-            assert_eq!(thread.access(w.at(page), true, write), Touch::Done);
-        }
+        w.write(pages, |page, b| (b[7], b[9]) = (page as u8, byte));
     }
 
     fn assert_contents(w: &World, pages: impl IntoIterator<Item = usize>, byte: u8) {

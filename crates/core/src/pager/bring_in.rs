@@ -111,7 +111,7 @@ mod tests {
     use core::sync::atomic::Ordering;
 
     use super::super::PROT_READ;
-    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, Touch, World};
+    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, World};
     use super::*;
     use crate::testing::noise;
 
@@ -119,10 +119,7 @@ mod tests {
     const OUT: usize = PORTION_PAGES + 76;
 
     fn write(w: &World, pages: impl IntoIterator<Item = usize>) {
-        let mut thread = w.thread();
-        for page in pages {
-            assert_eq!(thread.access(w.at(page), true, |b| b[7] = page as u8 | 1), Touch::Done);
-        }
+        w.write(pages, |page, b| b[7] = page as u8 | 1);
     }
 
     /// A world whose first pages are there, and whose other pages are stored.
@@ -203,11 +200,7 @@ mod tests {
         const PAGES: usize = 48;
         let w = World::new(Spec { has_store: true, ..Spec::roomy(PAGES) });
         w.map(0, PAGES, READ_WRITE);
-        let mut thread = w.thread();
-        for page in 0..PAGES {
-            let touch = thread.access(w.at(page), true, |b| *b = noise(page as u64));
-            assert_eq!(touch, Touch::Done);
-        }
+        w.write(0..PAGES, |page, b| *b = noise(page as u64));
         w.page_out();
         w.active().cache.shrink(usize::MAX);
         assert_eq!(w.active().cache.counters().pool_pages, 0, "noise is in the store");

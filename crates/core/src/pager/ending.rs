@@ -277,7 +277,7 @@ fn is_out(e: &PageEntry) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{READ_WRITE, Spec, Touch, World};
+    use super::super::model::{READ_WRITE, Spec, World};
     use super::*;
 
     #[test]
@@ -294,10 +294,7 @@ mod tests {
     fn frames_of_limbo_count_no_more_once_paging_has_ended() {
         let w = World::new(Spec::roomy(8));
         w.map(0, 8, READ_WRITE);
-        let mut thread = w.thread();
-        for page in 0..8 {
-            assert_eq!(thread.access(w.at(page), true, |b| b[9] = 1), Touch::Done);
-        }
+        w.write(0..8, |_, b| b[9] = 1);
         w.pager.take_run(&mut w.pager.enter(), w.active(), w.at(2), 3, false);
         assert_eq!(w.pager.limbo_pages(), 3);
         assert!(w.pager.end_paging(w.pager.lock()).1);

@@ -246,12 +246,7 @@ mod tests {
     }
 
     fn fill(world: &World, pages: usize) -> Thread<'_> {
-        let mut thread = world.thread();
-        for page in 0..pages {
-            let touch = thread.access(world.at(page), true, |b| b[7] = page as u8 + 1);
-            assert_eq!(touch, Touch::Done);
-        }
-        thread
+        world.write(0..pages, |page, b| b[7] = page as u8 + 1)
     }
 
     fn state(world: &World, page: usize) -> PageState {

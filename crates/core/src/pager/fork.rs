@@ -131,12 +131,7 @@ mod tests {
     /// A world whose pages are written, and the thread that did it.
     fn write(w: &World, pages: usize) -> Thread<'_> {
         w.map(0, pages, READ_WRITE);
-        let mut thread = w.thread();
-        for page in 0..pages {
-            let touch = thread.access(w.at(page), true, |b| b[7] = page as u8 + 1);
-            assert_eq!(touch, Touch::Done);
-        }
-        thread
+        w.write(0..pages, |page, b| b[7] = page as u8 + 1)
     }
 
     #[test]

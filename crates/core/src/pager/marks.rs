@@ -212,10 +212,7 @@ mod tests {
     use crate::sys::mechanism::Access;
 
     fn write(w: &World, pages: core::ops::Range<usize>) {
-        let mut thread = w.thread();
-        for page in pages {
-            assert_eq!(thread.access(w.at(page), true, |b| b[9] = 1), Touch::Done);
-        }
+        w.write(pages, |_, b| b[9] = 1);
     }
 
     /// The pages that are marked, all of which are protected.

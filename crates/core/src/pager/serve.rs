@@ -223,7 +223,7 @@ mod tests {
     use core::sync::atomic::Ordering;
 
     use super::super::PROT_READ;
-    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, Touch, World};
+    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, World};
     use super::*;
     use crate::region::Mapped;
 
@@ -279,12 +279,7 @@ mod tests {
     }
 
     fn write(w: &World, pages: impl IntoIterator<Item = usize>) {
-        let mut thread = w.thread();
-        for page in pages {
-            let touch =
-                thread.access(w.at(page), true, |b| b[..2].copy_from_slice(&[page as u8, 1]));
-            assert_eq!(touch, Touch::Done);
-        }
+        w.write(pages, |page, b| b[..2].copy_from_slice(&[page as u8, 1]));
     }
 
     fn serve(w: &World, page: usize, want: usize, tries: u32) -> Serve {

@@ -129,6 +129,19 @@ impl World {
         Thread { world: self, stream: Box::new(FaultStream::new()), holds, tid }
     }
 
+    /// A new thread, which has written pages one after the other.
+    pub fn write(
+        &self,
+        pages: impl IntoIterator<Item = usize>,
+        write: impl Fn(usize, &mut [u8; PAGE_SIZE]),
+    ) -> Thread<'_> {
+        let mut thread = self.thread();
+        for page in pages {
+            assert_eq!(thread.access(self.at(page), true, |b| write(page, b)), Touch::Done);
+        }
+        thread
+    }
+
     /// A guest: a thread of a process that shares the program's memory, and may be killed at any
     /// moment.
     pub fn guest(&self) -> Thread<'_> {
