@@ -193,7 +193,7 @@ impl Pager {
     ) -> Locked<'a> {
         let (mut fruitless, mut waits) = (0, 0);
         let fruitless_max = match () {
-            () if self.tolerates() => FRUITLESS_AGAIN,
+            () if self.went_over() => FRUITLESS_AGAIN,
             () if self.is_alone() => FRUITLESS_MAX,
             () => FRUITLESS_IN_TREE,
         };
@@ -309,6 +309,7 @@ impl Pager {
 mod tests {
     use super::super::model::{READ_WRITE, Spec, Touch, World};
     use super::*;
+    use core::sync::atomic::AtomicBool;
 
     /// More than a process keeps however full the tree is.
     const PAGES: usize = 300;
@@ -395,6 +396,40 @@ mod tests {
         assert!(is_noticed(&w));
         assert_ne!(w.pager.tree().stuck.load(Ordering::Relaxed), 0, "relatives are to give some");
         assert_eq!(w.pager.resident_pages(), PAGES as i64);
+        w.check();
+    }
+
+    #[test]
+    fn a_guest_leaves_the_evictor_a_moment_before_it_goes_over_the_limit() {
+        let w = world(0);
+        set_room(&w, w.pager.watermarks().1 - 20);
+        let touch_one_that_is_out = || {
+            let (pager, start) = (&w.pager, w.at(0));
+            let stored =
+                (0..PAGES).find(|p| !pager.table.get(start + p * 4096).unwrap().is_resident());
+            w.guest().access(w.at(stored.unwrap()), false, |_| ())
+        };
+        assert!(w.pager.evict_to_watermark().freed > 0);
+        set_room(&w, 0);
+        let is_served = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_served.load(Ordering::Acquire) {
+                    if w.pager.evictor_asked.load(Ordering::Acquire) {
+                        w.pager.evict_to_watermark();
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            let touch = touch_one_that_is_out();
+            is_served.store(true, Ordering::Release);
+            assert_eq!(touch, Touch::Done);
+        });
+        assert_eq!(w.pager.refusals.tolerated(), 0, "the evictor made room");
+        // An evictor that does nothing is not waited for.
+        set_room(&w, 0);
+        assert_eq!(touch_one_that_is_out(), Touch::Done);
+        assert!(w.pager.excess_of_tree(0) + w.pager.refusals.tolerated() > 0);
         w.check();
     }
 

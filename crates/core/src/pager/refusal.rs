@@ -68,6 +68,8 @@ pub(super) struct Refusals {
     /// Pages that the process may have over its limit until `tolerated_until_ns`, or [`RESTS`].
     tolerated: AtomicI64,
     tolerated_until_ns: AtomicU64,
+    /// [`Self::tolerated_until_ns`] as the process itself, and not a guest, set it last.
+    went_over_until_ns: AtomicU64,
     /// Pages over the limit after which the next rest ends.
     step: AtomicI64,
     /// The process is about to be dumped: it keeps all.
@@ -87,6 +89,7 @@ impl Refusals {
             barren: AtomicUsize::new(0),
             tolerated: AtomicI64::new(0),
             tolerated_until_ns: AtomicU64::new(0),
+            went_over_until_ns: AtomicU64::new(0),
             step: AtomicI64::new(OVER_PAGES),
             keeps_all: AtomicBool::new(false),
         }
@@ -107,9 +110,22 @@ impl Refusals {
         self.tolerated.store(pages, Ordering::Relaxed);
     }
 
+    /// Lets the process have that many pages over its limit because it found no room itself.
+    fn go_over(&self, pages: i64, until_ns: u64) {
+        self.went_over_until_ns.store(until_ns, Ordering::Relaxed);
+        self.tolerate(pages, until_ns);
+    }
+
+    /// Whether the process itself went over its limit a moment ago. A guest does not look for pages
+    /// that can leave, so its going over says nothing about them.
+    fn went_over(&self, now_ns: u64) -> bool {
+        let until_ns = self.went_over_until_ns.load(Ordering::Relaxed);
+        until_ns != 0 && now_ns < until_ns.saturating_add(MOMENT_NS)
+    }
+
     fn end_rest(&self) {
         if self.rests() {
-            self.tolerate(0, 0);
+            self.go_over(0, 0);
         }
         self.barren.store(0, Ordering::Relaxed);
     }
@@ -131,7 +147,7 @@ impl Refusals {
     /// Begins a rest, `over` pages over a limit: it lasts for twice as many pages as the last one.
     fn rest(&self, over: i64, pages: i64, limit: i64) {
         let step = self.step.load(Ordering::Relaxed);
-        self.tolerate(over.max(0) + pages.max(step), RESTS);
+        self.go_over(over.max(0) + pages.max(step), RESTS);
         self.step.store((2 * step).min(limit / OVER_MOST).max(OVER_PAGES), Ordering::Relaxed);
         self.barren.store(0, Ordering::Relaxed);
     }
@@ -184,11 +200,9 @@ impl Pager {
     }
 
     /// Whether the process went over its limit a moment ago.
-    pub(super) fn tolerates(&self) -> bool {
+    pub(super) fn went_over(&self) -> bool {
         let r = &self.refusals;
-        let until_ns = r.tolerated_until_ns.load(Ordering::Relaxed);
-        r.step.load(Ordering::Relaxed) > OVER_PAGES
-            || until_ns != 0 && crate::sys::now_ns() < until_ns.saturating_add(MOMENT_NS)
+        r.step.load(Ordering::Relaxed) > OVER_PAGES || r.went_over(crate::sys::now_ns())
     }
 
     /// Notes that a step of eviction has passed `looked` words and freed `freed` frames.
@@ -210,7 +224,7 @@ impl Pager {
         if r.barren.load(Ordering::Relaxed) > PASSES * words {
             r.rest(over, pages, self.limit_pages());
         } else {
-            r.tolerate(over.max(0) + pages.max(OVER_PAGES), crate::sys::now_ns() + TOLERATED_NS);
+            r.go_over(over.max(0) + pages.max(OVER_PAGES), crate::sys::now_ns() + TOLERATED_NS);
         }
     }
 
@@ -271,7 +285,7 @@ impl Pager {
 
     /// Ends, in the child after fork, the tolerance for pages over the limit that the parent had.
     pub(super) fn tolerate_nothing(&self) {
-        self.refusals.tolerate(0, 0);
+        self.refusals.go_over(0, 0);
         self.refusals.end_rest();
     }
 }
@@ -307,6 +321,21 @@ mod tests {
         assert_eq!(r.tolerated(), 64);
         r.tolerate(64, crate::sys::now_ns() - 1);
         assert_eq!(r.tolerated(), 0);
+    }
+
+    #[test]
+    fn a_guest_that_goes_over_does_not_speak_for_the_process() {
+        let r = Refusals::new();
+        let now = crate::sys::now_ns();
+        r.tolerate(64, now + TOLERATED_NS);
+        assert!(!r.went_over(now));
+        r.go_over(64, now + TOLERATED_NS);
+        assert!(r.went_over(now) && r.went_over(now + TOLERATED_NS));
+        assert!(!r.went_over(now + TOLERATED_NS + MOMENT_NS));
+        r.rest(0, 1, 8192);
+        assert!(r.went_over(now));
+        r.end_rest();
+        assert!(!r.went_over(now));
     }
 
     #[test]

@@ -39,6 +39,10 @@ const OWN_TRIES: u32 = 4;
 /// Pages that a thread brings itself though the evictor has them in hand: few, as some may be
 /// loaded twice.
 const TWICE_PAGES: usize = 16;
+/// How often a guest that needs room, and may free none itself, waits for the evictor before it
+/// goes over the limit, and how long each time: together a few of the evictor's batches.
+const GUEST_WAITS: u32 = 16;
+const GUEST_WAIT_NS: u64 = 50_000;
 /// Attempts to fill a page that the kernel refuses.
 const AGAIN_MAX: u32 = 2000;
 
@@ -253,8 +257,15 @@ impl Pager {
                 Err(s)
             }
             Serve::NeedRoom(pages) if stream.is_of_guest => {
-                self.tolerate_guest(pages);
                 t.tries += 1;
+                if t.tries > GUEST_WAITS || self.refusals.rests() {
+                    self.tolerate_guest(pages);
+                } else {
+                    s.unlocked(|| {
+                        self.wake_evictor();
+                        crate::sys::sleep_ns(GUEST_WAIT_NS);
+                    });
+                }
                 Err(s)
             }
             Serve::NeedRoom(pages) => {
