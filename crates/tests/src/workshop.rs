@@ -84,15 +84,36 @@ impl Workshop {
     }
 
     fn compile(&self, name: &str, made: &str, options: &[PathBuf]) -> PathBuf {
+        self.compile_by("gcc", name, made, &[&["-std=gnu11".into()], options].concat())
+    }
+
+    /// Compiles `programs/NAME.c` by a compiler that is there, as `bin/MADE`.
+    pub fn compile_by(
+        &self,
+        compiler: &str,
+        name: &str,
+        made: &str,
+        options: &[PathBuf],
+    ) -> PathBuf {
         self.once(self.dir.join("bin").join(made), |made| {
-            let out = Command::new("gcc")
-                .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+            let out = Command::new(compiler)
+                .args(["-Wall", "-Wextra", "-Werror", "-o"])
                 .args([made, &source(&format!("{name}.c"))])
                 .args(options)
                 .output()
-                .unwrap_or_else(|e| panic!("gcc is needed to build {name}: {e}"));
+                .unwrap_or_else(|e| panic!("{compiler} is needed to build {name}: {e}"));
             assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
             open_to_all(made);
+        })
+    }
+
+    /// The directory of the classes of `programs/NAME.java`, by a compiler that is there.
+    pub fn classes(&self, compiler: &Path, name: &str) -> PathBuf {
+        let source = self.script(&format!("{name}.java"));
+        self.input("classes", |classes| {
+            let made = Command::new(compiler).arg("-d").args([classes, &source]).output();
+            let made = made.unwrap_or_else(|e| panic!("{}: {e}", compiler.display()));
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         })
     }
 

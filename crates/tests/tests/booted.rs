@@ -4,11 +4,11 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, suite, workshop};
+use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, suite};
 
 /// The program has this much, in two threads; the group a little more than half of it.
 const PROGRAM_MIB: u64 = 96;
@@ -70,7 +70,7 @@ fn under_valgrind(w: &Workshop, mechanism: &str) -> Result<Verdict, String> {
 
 /// musl ends a call of a cancelled thread by itself, where it finds the thread in the call.
 fn cancelled(w: &Workshop, kind: &str) -> Result<Verdict, String> {
-    let Some(program) = program(w, "cancelled", kind)? else {
+    let Some(program) = program(w, "cancelled", kind) else {
         return Ok(Verdict::Skipped("musl-gcc is not installed".into()));
     };
     let managed = Managed { memory_bytes: Some(16 * MIB), options: vec![] };
@@ -82,29 +82,19 @@ fn cancelled(w: &Workshop, kind: &str) -> Result<Verdict, String> {
 }
 
 /// A program; `None` where its compiler is missing.
-fn program(w: &Workshop, name: &str, kind: &str) -> Result<Option<PathBuf>, String> {
-    let (compiler, flags): (_, &[&str]) = match kind {
-        "glibc_static" => return Ok(Some(w.program_by(name, "-static"))),
-        "musl_static" => ("musl-gcc", &["-static"]),
-        _ => ("musl-gcc", &[]),
-    };
-    let made = w.dir().join("bin").join(format!("{name}-{kind}"));
-    let mut command = Command::new(compiler);
-    command
-        .args(flags)
-        .args(["-O2", "-pthread", "-o"])
-        .arg(&made)
-        .arg(workshop::source(&format!("{name}.c")));
-    match command.output() {
-        Ok(output) if output.status.success() => Ok(Some(made)),
-        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(format!("{compiler}: {e}")),
+fn program(w: &Workshop, name: &str, kind: &str) -> Option<PathBuf> {
+    if kind == "glibc_static" {
+        return Some(w.program_by(name, "-static"));
     }
+    let compiler = "musl-gcc";
+    suite::command(compiler).ok()?;
+    let mut options = ["-O2", "-pthread"].map(PathBuf::from).to_vec();
+    options.extend((kind == "musl_static").then(|| "-static".into()));
+    Some(w.compile_by(compiler, name, &format!("{name}-{kind}"), &options))
 }
 
 fn saved(w: &Workshop, sandbox: Sandbox, kind: &str, by_shell: bool) -> Result<Verdict, String> {
-    let Some(program) = program(w, "touch", kind)? else {
+    let Some(program) = program(w, "touch", kind) else {
         return Ok(Verdict::Skipped("musl-gcc is not installed".into()));
     };
     let mut line: Vec<OsString> = vec![program.into(), PROGRAM_MIB.to_string().into(), "2".into()];

@@ -156,16 +156,7 @@ fn node(w: &Workshop) -> Result<Vec<OsString>, String> {
 
 fn java(w: &Workshop, collector: &str) -> Result<Vec<OsString>, String> {
     let java = suite::command("java")?;
-    let classes = w.dir().join("classes");
-    if !classes.exists() {
-        let compiler = suite::command("javac")?;
-        let made = Command::new(compiler)
-            .arg("-d")
-            .args([&classes, &w.script("Structures.java")])
-            .output();
-        let made = made.expect("javac starts");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    }
+    let classes = w.classes(&suite::command("javac")?, "Structures");
     // The JVM sizes its heap by the group, too.
     Ok(line([&java, &collector, &"-Xmx700m", &"-cp", &classes, &"Structures", &"0.9"]))
 }

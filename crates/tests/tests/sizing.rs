@@ -96,12 +96,7 @@ const JAVA: Runtime = Runtime {
 
 fn java(w: &Workshop, options: &[&str]) -> Result<Vec<OsString>, String> {
     let (java, compiler) = (command("java")?, command("javac")?);
-    let source = w.script("Structures.java");
-    let classes = w.input("classes", |classes| {
-        let made = Command::new(compiler).arg("-d").args([classes, source.as_path()]).output();
-        let made = made.expect("javac starts");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    });
+    let classes = w.classes(&compiler, "Structures");
     let mut argv: Vec<OsString> = vec![java.into(), "-XX:+UseSerialGC".into()];
     argv.extend(options.iter().map(OsString::from));
     argv.extend(["-cp".into(), classes.into(), "Structures".into(), "0.9".into()]);
