@@ -100,42 +100,31 @@ const STORED: u8 = 3;
 const GONE: u8 = 4;
 const GROUPED: u8 = 5;
 
-/// The record. All zero: free.
-#[derive(Clone, Copy)]
-pub struct Entry {
-    /// The word, the handle, group and index, or cluster and offset.
-    payload: u64,
-    /// The fingerprint of its page, once a copy of it was kept ([`Mark::Printed`]); before that the
-    /// time at which it was used last, or [`IDLE`].
-    pub fingerprint: u64,
-    /// Neighbours in the one list that the entry is in: young, old, cold or kept (in the pool), its
-    /// cluster's (stored), unused (free).
-    pub prev: u32,
-    pub next: u32,
-    /// Length of the object; 0 of a page in a group, which has none of its own.
-    pub len: u16,
-    kind: u8,
-    pub codec: u8,
-    /// Which pool the object is in.
-    pub pool: u8,
-    pub area: u8,
-    flags: u8,
-    /// The page is with its owner.
-    pub kept: u8,
+crate::zeroable! {
+    /// The record. All zero: free.
+    #[derive(Clone, Copy)]
+    pub struct Entry {
+        /// The word, the handle, group and index, or cluster and offset.
+        payload: u64,
+        /// The fingerprint of its page, once a copy of it was kept ([`Mark::Printed`]); before that
+        /// the time at which it was used last, or [`IDLE`].
+        pub fingerprint: u64,
+        /// Neighbours in the one list that the entry is in: young, old, cold or kept (in the pool),
+        /// its cluster's (stored), unused (free).
+        pub prev: u32,
+        pub next: u32,
+        /// Length of the object; 0 of a page in a group, which has none of its own.
+        pub len: u16,
+        kind: u8,
+        pub codec: u8,
+        /// Which pool the object is in.
+        pub pool: u8,
+        pub area: u8,
+        flags: u8,
+        /// The page is with its owner.
+        pub kept: u8,
+    }
 }
-crate::zeroable!(Entry {
-    payload: u64,
-    fingerprint: u64,
-    prev: u32,
-    next: u32,
-    len: u16,
-    kind: u8,
-    codec: u8,
-    pool: u8,
-    area: u8,
-    flags: u8,
-    kept: u8,
-});
 const _: () = assert!(size_of::<Entry>() == 32);
 
 impl Entry {

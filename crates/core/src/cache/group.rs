@@ -60,42 +60,31 @@ pub struct Spot {
     sequence: u64,
 }
 
-/// The record of a group. All zero: not in use.
-#[derive(Clone, Copy)]
-pub struct Group {
-    /// The sequence number: never 0, never given twice.
-    sequence: u64,
-    /// Handles of the form's parts, each but the last of a page's length; 0: no more.
-    parts: [u64; MAX_PARTS],
-    /// Entries, by index.
-    members: [u32; GROUP_PAGES],
-    /// Length of the form.
-    bytes: u32,
-    /// Neighbour in the list of records not in use.
-    next: u32,
-    /// A bit for each member that is alive.
-    live: u16,
-    /// Pages in the form, holes included.
-    pages: u8,
-    codec: u8,
-    pool: u8,
-    /// Not 0: so few members are alive, or were once, that they are due again.
-    is_sparse: u8,
-    _unused: u16,
+crate::zeroable! {
+    /// The record of a group. All zero: not in use.
+    #[derive(Clone, Copy)]
+    pub struct Group {
+        /// The sequence number: never 0, never given twice.
+        sequence: u64,
+        /// Handles of the form's parts, each but the last of a page's length; 0: no more.
+        parts: [u64; MAX_PARTS],
+        /// Entries, by index.
+        members: [u32; GROUP_PAGES],
+        /// Length of the form.
+        bytes: u32,
+        /// Neighbour in the list of records not in use.
+        next: u32,
+        /// A bit for each member that is alive.
+        live: u16,
+        /// Pages in the form, holes included.
+        pages: u8,
+        codec: u8,
+        pool: u8,
+        /// Not 0: so few members are alive, or were once, that they are due again.
+        is_sparse: u8,
+        _unused: u16,
+    }
 }
-crate::zeroable!(Group {
-    sequence: u64,
-    parts: [u64; MAX_PARTS],
-    members: [u32; GROUP_PAGES],
-    bytes: u32,
-    next: u32,
-    live: u16,
-    pages: u8,
-    codec: u8,
-    pool: u8,
-    is_sparse: u8,
-    _unused: u16,
-});
 
 impl Group {
     /// The entries that are alive, with their indices.

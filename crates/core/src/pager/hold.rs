@@ -30,31 +30,29 @@ const MAX_THREADS: usize = 1 << 15;
 /// Bit of a slot's thread id: the thread is ending.
 const ENDING: u32 = 1 << 31;
 
-#[derive(Default)]
-struct Held {
-    start: AtomicUsize,
-    end: AtomicUsize,
-    /// The stack pointer of the holder: a hold whose frame was left by longjmp or cancellation is
-    /// recognised by it.
-    sp: AtomicUsize,
+crate::zeroable! {
+    #[derive(Default)]
+    struct Held {
+        start: AtomicUsize,
+        end: AtomicUsize,
+        /// The stack pointer of the holder: a hold whose frame was left by longjmp or cancellation
+        /// is recognised by it.
+        sp: AtomicUsize,
+    }
 }
-crate::zeroable!(Held { start: AtomicUsize, end: AtomicUsize, sp: AtomicUsize });
 
-/// The holds of one thread.
-pub struct ThreadHolds {
-    /// Thread id; 0: free.
-    tid: AtomicU32,
-    count: AtomicU32,
-    /// The mark from which on holds are another process's, and one more; 0: the stack is not lent.
-    lent: AtomicU32,
-    held: [Held; HOLDS_PER_THREAD],
+crate::zeroable! {
+    /// The holds of one thread.
+    pub struct ThreadHolds {
+        /// Thread id; 0: free.
+        tid: AtomicU32,
+        count: AtomicU32,
+        /// The mark from which on holds are another process's, and one more; 0: the stack is not
+        /// lent.
+        lent: AtomicU32,
+        held: [Held; HOLDS_PER_THREAD],
+    }
 }
-crate::zeroable!(ThreadHolds {
-    tid: AtomicU32,
-    count: AtomicU32,
-    lent: AtomicU32,
-    held: [Held; HOLDS_PER_THREAD],
-});
 
 impl ThreadHolds {
     /// Gives the slot to the thread for which it was claimed, which exists now.

@@ -37,24 +37,26 @@ const RECLAIM_TRIES: usize = 8;
 /// one buddy and that many free chunks.
 const LRU: usize = 0;
 
-/// Links of a circular list; a frame is named by its number plus one, 0 is none.
-#[derive(Clone, Copy)]
-struct Links {
-    prev: u32,
-    next: u32,
+zeroable! {
+    /// Links of a circular list; a frame is named by its number plus one, 0 is none.
+    #[derive(Clone, Copy)]
+    struct Links {
+        prev: u32,
+        next: u32,
+    }
 }
-zeroable!(Links { prev: u32, next: u32 });
 
-/// The record of one frame.
-struct Buddies {
-    /// Lengths in bytes of the first and the last; 0: none.
-    len: [u16; 2],
-    /// Counts the objects that were first and last here. It survives the frame.
-    generation: [u16; 2],
-    /// Links in the LRU list, and in that of its free chunks.
-    links: [Links; 2],
+zeroable! {
+    /// The record of one frame.
+    struct Buddies {
+        /// Lengths in bytes of the first and the last; 0: none.
+        len: [u16; 2],
+        /// Counts the objects that were first and last here. It survives the frame.
+        generation: [u16; 2],
+        /// Links in the LRU list, and in that of its free chunks.
+        links: [Links; 2],
+    }
 }
-zeroable!(Buddies { len: [u16; 2], generation: [u16; 2], links: [Links; 2] });
 
 impl Buddies {
     fn free_chunks(&self) -> usize {

@@ -50,14 +50,16 @@ const ZSPAGE_BITS: u32 = 25;
 const _: () = assert!(SLOT_BITS + ZSPAGE_BITS <= 32 && INDEX_BITS <= 32);
 const _: () = assert!((MAX_CHAIN * PAGE_SIZE) << ZSPAGE_BITS >= MOST_BYTES);
 
-/// The place of a handle's object. Six bytes, because there is one for each object.
-struct Entry {
-    /// `zspage << SLOT_BITS | slot`, or the next free entry; in halves to keep the alignment at 2.
-    location: [u16; 2],
-    /// Counts how often the entry was taken and given back: odd while it stands for an object.
-    generation: u16,
+zeroable! {
+    /// The place of a handle's object. Six bytes, because there is one for each object.
+    struct Entry {
+        /// `zspage << SLOT_BITS | slot`, or the next free entry; in halves to keep the alignment
+        /// at 2.
+        location: [u16; 2],
+        /// Counts how often the entry was taken and given back: odd while it stands for an object.
+        generation: u16,
+    }
 }
-zeroable!(Entry { location: [u16; 2], generation: u16 });
 
 impl Entry {
     fn location(&self) -> u32 {
@@ -73,35 +75,26 @@ impl Entry {
     }
 }
 
-/// One zspage; a cache line. All zero, or a link of the free list, if it is not in use.
-struct Zspage {
-    /// The frame at each attached position.
-    frames: [u32; MAX_CHAIN],
-    /// The used slots.
-    used: u128,
-    /// The first of its `slots` places in `owners`.
-    owners: u32,
-    /// Links of the circular list of its group; `next` also of free descriptors (0: none).
-    next: u32,
-    prev: u32,
-    class: u8,
-    /// Positions that have a frame.
-    attached: u8,
-    group: u8,
-    /// Number of ready slots.
-    ready: u8,
+zeroable! {
+    /// One zspage; a cache line. All zero, or a link of the free list, if it is not in use.
+    struct Zspage {
+        /// The frame at each attached position.
+        frames: [u32; MAX_CHAIN],
+        /// The used slots.
+        used: u128,
+        /// The first of its `slots` places in `owners`.
+        owners: u32,
+        /// Links of the circular list of its group; `next` also of free descriptors (0: none).
+        next: u32,
+        prev: u32,
+        class: u8,
+        /// Positions that have a frame.
+        attached: u8,
+        group: u8,
+        /// Number of ready slots.
+        ready: u8,
+    }
 }
-zeroable!(Zspage {
-    frames: [u32; MAX_CHAIN],
-    used: u128,
-    owners: u32,
-    next: u32,
-    prev: u32,
-    class: u8,
-    attached: u8,
-    group: u8,
-    ready: u8,
-});
 const _: () = assert!(size_of::<Zspage>() == 64 && size_of::<Entry>() == 6);
 
 impl Zspage {

@@ -90,11 +90,11 @@ pub enum PageState {
     Stored(u64),
 }
 
-/// The word of one page.
-#[repr(transparent)]
-pub struct PageEntry(AtomicU64);
-
-crate::zeroable!(PageEntry(AtomicU64));
+crate::zeroable! {
+    /// The word of one page.
+    #[repr(transparent)]
+    pub struct PageEntry(AtomicU64);
+}
 
 impl PageEntry {
     /// The word of a page that was never touched.

@@ -72,14 +72,14 @@ impl Range {
     }
 }
 
-#[derive(Default)]
-struct Cell {
-    start: AtomicUsize,
-    end: AtomicUsize,
-    attributes: AtomicUsize,
+crate::zeroable! {
+    #[derive(Default)]
+    struct Cell {
+        start: AtomicUsize,
+        end: AtomicUsize,
+        attributes: AtomicUsize,
+    }
 }
-
-crate::zeroable!(Cell { start: AtomicUsize, end: AtomicUsize, attributes: AtomicUsize });
 
 /// The sorted list.
 pub struct Ranges {

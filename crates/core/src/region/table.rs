@@ -24,31 +24,25 @@ pub const SKIP_BYTES: usize = Table::<MiddleEntry>::PER_SEGMENT * LEAF_BYTES;
 
 type Leaf = [PageEntry; LEAF_PAGES];
 
-/// One 2 MiB stretch: the place of its words, and how many of its pages are in which state.
-pub struct MiddleEntry {
-    /// Index of the leaf plus one; 0: none.
-    leaf: AtomicU32,
-    /// Pages in state Resident.
-    resident: AtomicU32,
-    /// Pages in any state but None.
-    occupied: AtomicU32,
-    /// How the kernel maps the stretch, as far as known: a [`Mapped`]. In the bits above,
-    /// `pager/huge_sampling.rs` keeps its use.
-    mapped: AtomicU32,
-    /// Pages of it that are claimed, or [`ALL_CLAIMED`]: see `pager/claim.rs`.
-    claimed: AtomicU32,
+crate::zeroable! {
+    /// One 2 MiB stretch: the place of its words, and how many of its pages are in which state.
+    pub struct MiddleEntry {
+        /// Index of the leaf plus one; 0: none.
+        leaf: AtomicU32,
+        /// Pages in state Resident.
+        resident: AtomicU32,
+        /// Pages in any state but None.
+        occupied: AtomicU32,
+        /// How the kernel maps the stretch, as far as known: a [`Mapped`]. In the bits above,
+        /// `pager/huge_sampling.rs` keeps its use.
+        mapped: AtomicU32,
+        /// Pages of it that are claimed, or [`ALL_CLAIMED`]: see `pager/claim.rs`.
+        claimed: AtomicU32,
+    }
 }
 
 /// The stretch is claimed as a whole.
 const ALL_CLAIMED: u32 = u32::MAX;
-
-crate::zeroable!(MiddleEntry {
-    leaf: AtomicU32,
-    resident: AtomicU32,
-    occupied: AtomicU32,
-    mapped: AtomicU32,
-    claimed: AtomicU32,
-});
 
 /// How the kernel maps a stretch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

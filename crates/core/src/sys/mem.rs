@@ -229,31 +229,31 @@ unsafe impl Zeroable for AtomicUsize {}
 // SAFETY: an array of zeroable values is zeroable.
 unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
 
-/// Implements [`Zeroable`] for a plain struct all of whose fields implement it (checked).
+/// Defines a plain struct and implements [`Zeroable`] for it; all of its fields implement it
+/// (checked).
 #[macro_export]
 macro_rules! zeroable {
-    ($t:ident ( $ft:ty )) => {
-        const _: () = {
-            const fn zero<T: $crate::sys::mem::Zeroable>() {}
-            zero::<$ft>();
-            #[allow(dead_code)]
-            fn all(v: $t) { let $t(_f) = v; }
-        };
-        #[allow(unsafe_code)]
-        // SAFETY: the only field is zeroable, checked above.
-        unsafe impl $crate::sys::mem::Zeroable for $t {}
+    ($(#[$meta:meta])* $vis:vis struct $t:ident ( $ft:ty );) => {
+        $(#[$meta])*
+        $vis struct $t($ft);
+        $crate::zeroable!(@implement $t, $ft);
     };
-    ($t:ident { $($f:ident : $ft:ty),* $(,)? }) => {
+    ($(#[$meta:meta])* $vis:vis struct $t:ident {
+        $($(#[$field_meta:meta])* $field_vis:vis $f:ident : $ft:ty),* $(,)?
+    }) => {
+        $(#[$meta])*
+        $vis struct $t {
+            $($(#[$field_meta])* $field_vis $f: $ft),*
+        }
+        $crate::zeroable!(@implement $t, $($ft),*);
+    };
+    (@implement $t:ident, $($ft:ty),*) => {
         const _: () = {
             const fn zero<T: $crate::sys::mem::Zeroable>() {}
-            const fn check() { $( zero::<$ft>(); )* }
-            check();
-            // Exhaustive: a field that is not listed does not compile.
-            #[allow(dead_code, unused_variables)]
-            fn all(v: $t) { let $t { $($f),* } = v; }
+            $( zero::<$ft>(); )*
         };
         #[allow(unsafe_code)]
-        // SAFETY: every field is zeroable, checked above.
+        // SAFETY: these are all fields, and each is zeroable, checked above.
         unsafe impl $crate::sys::mem::Zeroable for $t {}
     };
 }

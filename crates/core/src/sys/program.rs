@@ -244,19 +244,8 @@ impl ProcMem {
     /// # Safety
     /// `dst` must be writable memory of ours.
     pub unsafe fn read(&self, dst: usize, src: usize, len: usize) -> Result<()> {
-        let mut done = 0;
-        while done < len {
-            // SAFETY: the kernel writes at most len - done bytes at dst + done.
-            let r =
-                unsafe { uz_syscall!(nr::PREAD64, self.fd(), dst + done, len - done, src + done) };
-            match r {
-                Ok(0) => return Err(Errno::EIO),
-                Ok(n) => done += n,
-                Err(Errno::EINTR) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
+        // SAFETY: the kernel writes `len` bytes at most at `dst`.
+        unsafe { self.move_all(nr::PREAD64, dst, src, len) }
     }
 
     /// Writes exactly `len` bytes of ours at `src` into the program at `dst`.
@@ -264,12 +253,19 @@ impl ProcMem {
     /// # Safety
     /// `dst` must be pages whose contents the pager is entitled to replace.
     pub unsafe fn write(&self, dst: usize, src: usize, len: usize) -> Result<()> {
+        // SAFETY: the kernel reads our bytes and checks the program's.
+        unsafe { self.move_all(nr::PWRITE64, src, dst, len) }
+    }
+
+    /// Repeats the call until it has moved `len` bytes between `ours` and the program's `theirs`.
+    ///
+    /// # Safety
+    /// As of the call.
+    unsafe fn move_all(&self, call: usize, ours: usize, theirs: usize, len: usize) -> Result<()> {
         let mut done = 0;
         while done < len {
-            // SAFETY: the kernel reads our bytes and checks the program's.
-            let r =
-                unsafe { uz_syscall!(nr::PWRITE64, self.fd(), src + done, len - done, dst + done) };
-            match r {
+            // SAFETY: as the caller says, for a part of the bytes.
+            match unsafe { uz_syscall!(call, self.fd(), ours + done, len - done, theirs + done) } {
                 Ok(0) => return Err(Errno::EIO),
                 Ok(n) => done += n,
                 Err(Errno::EINTR) => {}

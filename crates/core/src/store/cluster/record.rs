@@ -22,45 +22,32 @@ pub enum State {
     Discarding = 5,
 }
 
-/// One cluster. All zero: unused.
-#[derive(Clone, Copy)]
-pub struct Cluster {
-    pub sequence: u64,
-    /// The cluster's nonces are made of this and the sequence number.
-    pub salt: u32,
-    /// The place in the file, in units of a cluster. Only of a written cluster.
-    pub slot: u32,
-    /// The first of the owner's objects, in a list that the owner keeps.
-    pub first: u32,
-    /// The next record in the list that this one is in: unused, idle or deferred. Of a written
-    /// cluster: the record that the flush after it was of, a hint.
-    pub next: u32,
-    pub live_bytes: u32,
-    pub live: u16,
-    pub state: u8,
-    pub file: u8,
-    /// Blocks of the last flush.
-    pub blocks: u8,
-    /// Blocks of the slot that take disk space.
-    pub disk_blocks: u8,
-    pub buffer: u8,
-    pub pad: [u8; 5],
+crate::zeroable! {
+    /// One cluster. All zero: unused.
+    #[derive(Clone, Copy)]
+    pub struct Cluster {
+        pub sequence: u64,
+        /// The cluster's nonces are made of this and the sequence number.
+        pub salt: u32,
+        /// The place in the file, in units of a cluster. Only of a written cluster.
+        pub slot: u32,
+        /// The first of the owner's objects, in a list that the owner keeps.
+        pub first: u32,
+        /// The next record in the list that this one is in: unused, idle or deferred. Of a written
+        /// cluster: the record that the flush after it was of, a hint.
+        pub next: u32,
+        pub live_bytes: u32,
+        pub live: u16,
+        pub state: u8,
+        pub file: u8,
+        /// Blocks of the last flush.
+        pub blocks: u8,
+        /// Blocks of the slot that take disk space.
+        pub disk_blocks: u8,
+        pub buffer: u8,
+        pub _pad: [u8; 5],
+    }
 }
-crate::zeroable!(Cluster {
-    sequence: u64,
-    salt: u32,
-    slot: u32,
-    first: u32,
-    next: u32,
-    live_bytes: u32,
-    live: u16,
-    state: u8,
-    file: u8,
-    blocks: u8,
-    disk_blocks: u8,
-    buffer: u8,
-    pad: [u8; 5],
-});
 
 impl Cluster {
     pub const UNUSED: Cluster = Cluster {
@@ -76,7 +63,7 @@ impl Cluster {
         blocks: 0,
         disk_blocks: 0,
         buffer: 0,
-        pad: [0; 5],
+        _pad: [0; 5],
     };
 
     pub fn state(&self) -> State {
