@@ -123,15 +123,16 @@ fn may_make(path: &Path, user: u32) -> Result<(), Fault> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    pub struct Scratch(PathBuf);
+    /// An empty directory that is gone with the value.
+    pub struct Scratch(pub PathBuf);
 
     impl Scratch {
-        fn new() -> Scratch {
+        pub fn new() -> Scratch {
             static NEXT: AtomicU32 = AtomicU32::new(0);
             let n = NEXT.fetch_add(1, Ordering::Relaxed);
             let path =

@@ -497,32 +497,36 @@ pub fn end(runs: &[Value]) -> Result<u8, Failure> {
     }
 }
 
+/// For tests: the options of a benchmark, as a command line that has these arguments gives them.
+#[cfg(test)]
+pub fn parse_line<A: clap::Args>(arguments: &[&str]) -> Result<A, String> {
+    #[derive(clap::Parser)]
+    struct Line<A: clap::Args> {
+        #[command(flatten)]
+        options: A,
+    }
+    let line = <Line<A> as clap::Parser>::try_parse_from(["bench"].iter().chain(arguments));
+    line.map(|line| line.options).map_err(|e| e.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
     use serde_json::json;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        arms: ArmArguments,
-    }
-
-    fn parse_line(arguments: &[&str]) -> Result<ArmArguments, String> {
-        let line = Line::try_parse_from(["bench"].iter().chain(arguments));
-        line.map(|line| line.arms).map_err(|e| e.to_string())
-    }
 
     #[test]
     fn options() {
-        let defaults = parse_line(&[]).unwrap();
+        let defaults = parse_line::<ArmArguments>(&[]).unwrap();
         assert_eq!(defaults.peers, Peers(vec![]));
         assert_eq!((defaults.rounds, defaults.count_pool), (3, false));
         assert_eq!(defaults.page_cluster, [0, 3]);
-        let given =
-            parse_line(&["--peers=zram,swap", "--rounds=7", "--page-cluster=2", "--count-pool"])
-                .unwrap();
+        let given = parse_line::<ArmArguments>(&[
+            "--peers=zram,swap",
+            "--rounds=7",
+            "--page-cluster=2",
+            "--count-pool",
+        ])
+        .unwrap();
         assert_eq!(given.peers, Peers(vec![Kind::Zram, Kind::Swap]));
         assert_eq!((given.rounds, given.count_pool), (7, true));
         assert_eq!(given.page_cluster, [2]);
@@ -533,7 +537,9 @@ mod tests {
             ("--rounds=0", "1..=1000"),
             ("--page-cluster=9", "0..=6"),
         ] {
-            let error = parse_line(&[wrong]).err().unwrap_or_else(|| panic!("{wrong} was taken"));
+            let error = parse_line::<ArmArguments>(&[wrong])
+                .err()
+                .unwrap_or_else(|| panic!("{wrong} was taken"));
             assert!(error.contains(word), "{wrong}: {error}");
         }
     }
@@ -552,7 +558,7 @@ mod tests {
 
     #[test]
     fn without_peers_there_is_one_arm_and_nothing_to_calibrate() {
-        let arguments = parse_line(&["--count-pool"]).unwrap();
+        let arguments = parse_line::<ArmArguments>(&["--count-pool"]).unwrap();
         let bench = Bench::begin(&arguments);
         let mut arms = bench.arms(64 << 20);
         assert_eq!(arms.len(), 1);

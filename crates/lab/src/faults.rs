@@ -232,26 +232,21 @@ fn table(arguments: &FaultsArguments, arms: &[Arm], summary: &Value) -> String {
 mod tests {
     use super::super::arms::Peers;
     use super::super::peers::Kind;
+    use super::arms::parse_line;
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        faults: FaultsArguments,
-    }
-
-    fn parse_line(arguments: &[&str]) -> Result<FaultsArguments, String> {
-        let line = Line::try_parse_from(["faults"].iter().chain(arguments));
-        line.map(|line| line.faults).map_err(|e| e.to_string())
-    }
 
     #[test]
     fn options() {
-        let defaults = parse_line(&[]).unwrap();
+        let defaults = parse_line::<FaultsArguments>(&[]).unwrap();
         assert_eq!((defaults.memory, defaults.size, defaults.passes), (128 << 20, 256 << 20, 2));
-        let given =
-            parse_line(&["--memory", "1.5G", "--size=4GiB", "--passes=7", "--peers=zram"]).unwrap();
+        let given = parse_line::<FaultsArguments>(&[
+            "--memory",
+            "1.5G",
+            "--size=4GiB",
+            "--passes=7",
+            "--peers=zram",
+        ])
+        .unwrap();
         assert_eq!((given.memory, given.size, given.passes), (3 << 29, 4 << 30, 7));
         assert_eq!(given.arms.peers, Peers(vec![Kind::Zram]));
         for (wrong, word) in [
@@ -262,7 +257,9 @@ mod tests {
             ("--threads=1,0", "1..=4096"),
             ("--quick", "--threads"),
         ] {
-            let error = parse_line(&[wrong]).err().unwrap_or_else(|| panic!("{wrong} was taken"));
+            let error = parse_line::<FaultsArguments>(&[wrong])
+                .err()
+                .unwrap_or_else(|| panic!("{wrong} was taken"));
             assert!(error.contains(word), "{wrong}: {error}");
         }
     }
@@ -304,7 +301,7 @@ mod tests {
         assert_eq!(summary["uzswap"]["phases"]["random read"]["refault_by_uzswap"], 1.0);
         assert_eq!(summary["swap pc0"]["runs"], 0);
         assert_eq!(summary["swap pc0"]["phases"]["random read"]["touch_ns"], Value::Null);
-        let text = table(&parse_line(&[]).unwrap(), &arms, &summary);
+        let text = table(&parse_line::<FaultsArguments>(&[]).unwrap(), &arms, &summary);
         let row = text.lines().find(|l| l.contains("zram pc0") && l.contains('%')).unwrap();
         assert!(row.contains("10.50") && row.contains("2.10") && row.contains("50%"), "{row}");
         let svg = plot::faults("<title>", &["uzswap", "zram pc0", "swap pc0"], &summary);

@@ -176,30 +176,19 @@ fn groups(arms: &[Arm], summary: &Map<String, Value>) -> [plot::Group; 1] {
 mod tests {
     use super::super::arms::Backing;
     use super::super::peers::Kind;
+    use super::arms::parse_line;
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        bench: SwapWSeqArguments,
-    }
-
-    fn parse_line(arguments: &[&str]) -> Result<SwapWSeqArguments, String> {
-        let line = Line::try_parse_from(["swap-w-seq"].iter().chain(arguments));
-        line.map(|line| line.bench).map_err(|e| e.to_string())
-    }
 
     #[test]
     fn options() {
-        let defaults = parse_line(&[]).unwrap();
+        let defaults = parse_line::<SwapWSeqArguments>(&[]).unwrap();
         let writers = &defaults.writers;
         assert_eq!((writers.processes, writers.size, writers.rounds_of_writing), (2, 128 << 20, 8));
         assert_eq!((writers.huge, writers.content), (None, writers::Content::Word));
         assert_eq!((defaults.memory, defaults.arms.rounds), (128 << 20, 3));
         let given =
             ["--processes=4", "--size=1G", "--huge=never", "--content=heap", "--memory=1.5G"];
-        let given = parse_line(&given).unwrap();
+        let given = parse_line::<SwapWSeqArguments>(&given).unwrap();
         assert_eq!(
             (given.writers.processes, given.writers.size, given.memory),
             (4, 1 << 30, 3 << 29)
@@ -213,10 +202,13 @@ mod tests {
             ("--content=zeros", "[possible values: word, heap]"),
             ("--memory=50%", "not a percentage"),
         ] {
-            let error = parse_line(&[wrong]).err().unwrap_or_else(|| panic!("{wrong} was taken"));
+            let error = parse_line::<SwapWSeqArguments>(&[wrong])
+                .err()
+                .unwrap_or_else(|| panic!("{wrong} was taken"));
             assert!(error.contains(word), "{wrong}: {error}");
         }
-        let far_too_much = parse_line(&["--processes=1000", "--size=1T"]).unwrap();
+        let far_too_much =
+            parse_line::<SwapWSeqArguments>(&["--processes=1000", "--size=1T"]).unwrap();
         assert!(
             run(far_too_much).unwrap_err().message.starts_with("--size: 1.0 TiB for each of 1000")
         );
@@ -224,12 +216,17 @@ mod tests {
 
     #[test]
     fn the_workers_command_line_is_the_users() {
-        let given =
-            parse_line(&["--processes=3", "--size=7M", "--huge=always", "--content=heap"]).unwrap();
+        let given = parse_line::<SwapWSeqArguments>(&[
+            "--processes=3",
+            "--size=7M",
+            "--huge=always",
+            "--content=heap",
+        ])
+        .unwrap();
         let mut command = std::process::Command::new("x");
         given.writers.add_to(&mut command);
         let again: Vec<&str> = command.get_args().map(|word| word.to_str().unwrap()).collect();
-        let again = parse_line(&again).unwrap();
+        let again = parse_line::<SwapWSeqArguments>(&again).unwrap();
         assert_eq!(format!("{:?}", again.writers), format!("{:?}", given.writers));
     }
 
@@ -260,7 +257,7 @@ mod tests {
         assert_eq!(zram["cpu_of_this_by_uzswap"], 2.0);
         assert_eq!(zram["huge_share"], 0.25);
         assert_eq!(summary["swap pc0"]["mib_per_second"], Value::Null);
-        let text = table(&parse_line(&[]).unwrap(), &arms, &summary);
+        let text = table(&parse_line::<SwapWSeqArguments>(&[]).unwrap(), &arms, &summary);
         let row = text.lines().find(|line| line.starts_with("zram pc0")).unwrap();
         assert!(row.contains("1.88") && row.contains("2.00") && row.contains("25%"), "{row}");
         assert_eq!(groups(&arms, &summary)[0].1[0], ("uzswap".to_string(), 128.0));

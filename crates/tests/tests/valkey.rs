@@ -421,40 +421,31 @@ const SPOIL: &str = "for _, key in ipairs(redis.call('keys', 'uz:*')) do \
     redis.call('set', key, string.rep('x', redis.call('strlen', key)), 'keepttl') end";
 
 fn spoiled(workshop: &Workshop) -> Result<Verdict, String> {
-    let server = Server::start(&[]);
-    let job = holds(workshop, "60", "0").managed(managed(&server.url()));
-    let run = run_and(
-        workshop,
-        &job,
-        || server.keys() > 8,
-        || {
-            server.says(&["eval", SPOIL, "0"]);
-        },
-    )?;
-    let ok = is_lost(&run, "corrupt_page", "came back damaged");
-    Ok(Verdict::check(ok, || run.report()))
+    let spoil = |server: &Server| _ = server.says(&["eval", SPOIL, "0"]);
+    loses(workshop, spoil, "corrupt_page", "came back damaged")
 }
 
 fn gone(workshop: &Workshop) -> Result<Verdict, String> {
-    let server = Server::start(&[]);
-    let job = holds(workshop, "60", "0").managed(managed(&server.url()));
-    let run = run_and(
-        workshop,
-        &job,
-        || server.keys() > 8,
-        || {
-            server.says(&["flushall"]);
-        },
-    )?;
-    let ok = is_lost(&run, "remote_gone", "had a page no more");
-    Ok(Verdict::check(ok, || run.report()))
+    let flush = |server: &Server| _ = server.says(&["flushall"]);
+    loses(workshop, flush, "remote_gone", "had a page no more")
 }
 
 fn only_one_killed(workshop: &Workshop) -> Result<Verdict, String> {
+    loses(workshop, Server::kill, "remote_lost", "on a server that did not answer")
+}
+
+/// Something happens to the only server as soon as it has values; the notice and the message say
+/// that pages are lost.
+fn loses(
+    workshop: &Workshop,
+    happens: impl Fn(&Server) + Sync,
+    notice: &str,
+    message: &str,
+) -> Result<Verdict, String> {
     let server = Server::start(&[]);
     let job = holds(workshop, "60", "0").managed(managed(&server.url()));
-    let run = run_and(workshop, &job, || server.keys() > 8, || server.kill())?;
-    let ok = is_lost(&run, "remote_lost", "on a server that did not answer");
+    let run = run_and(workshop, &job, || server.keys() > 8, || happens(&server))?;
+    let ok = is_lost(&run, notice, message);
     Ok(Verdict::check(ok, || run.report()))
 }
 

@@ -161,26 +161,7 @@ fn connect_in(directory: &Private) -> Vec<(u32, UnixStream)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new() -> Scratch {
-            static NEXT: AtomicU32 = AtomicU32::new(0);
-            let n = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path =
-                std::env::temp_dir().join(format!("uzswap-control-{}-{n}", std::process::id()));
-            fs::create_dir(&path).unwrap();
-            Scratch(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::private::tests::Scratch;
 
     fn user() -> u32 {
         os::identity().user

@@ -298,28 +298,22 @@ fn groups(summary: &Map<String, Value>) -> Vec<plot::Group> {
 
 #[cfg(test)]
 mod tests {
+    use super::arms::parse_line;
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct CommandLine {
-        #[command(flatten)]
-        bench: BuildArguments,
-    }
-
-    fn parse_line(arguments: &[&str]) -> Result<BuildArguments, String> {
-        let line = CommandLine::try_parse_from(["build"].iter().chain(arguments));
-        line.map(|line| line.bench).map_err(|e| e.to_string())
-    }
 
     #[test]
     fn options() {
-        let defaults = parse_line(&[]).unwrap();
+        let defaults = parse_line::<BuildArguments>(&[]).unwrap();
         assert_eq!(defaults.jobs, [8, 12, 16, 20, 24]);
         assert_eq!((defaults.memory, defaults.files, &defaults.cflags[..]), (None, 0, "-O2"));
-        let given =
-            parse_line(&["--jobs=8,24", "--memory=240M", "--files=60", "--cflags", "-O1 -g"])
-                .unwrap();
+        let given = parse_line::<BuildArguments>(&[
+            "--jobs=8,24",
+            "--memory=240M",
+            "--files=60",
+            "--cflags",
+            "-O1 -g",
+        ])
+        .unwrap();
         assert_eq!(
             (&given.jobs[..], given.memory, given.files),
             (&[8, 24][..], Some(240 << 20), 60)
@@ -328,7 +322,7 @@ mod tests {
         for (wrong, word) in
             [("--jobs=0", "1..=256"), ("--memory=50%", "must be a size"), ("--jobs=x", "invalid")]
         {
-            let error = parse_line(&[wrong]).unwrap_err();
+            let error = parse_line::<BuildArguments>(&[wrong]).unwrap_err();
             assert!(error.contains(word), "{wrong}: {error}");
         }
     }

@@ -310,19 +310,8 @@ fn groups(summary: &Map<String, Value>) -> Vec<plot::Group> {
 #[cfg(test)]
 mod tests {
     use super::super::peers::Kind;
+    use super::arms::parse_line;
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct CommandLine {
-        #[command(flatten)]
-        bench: ProgramsArguments,
-    }
-
-    fn parse_line(arguments: &[&str]) -> Result<ProgramsArguments, String> {
-        let line = CommandLine::try_parse_from(["programs"].iter().chain(arguments));
-        line.map(|line| line.bench).map_err(|e| e.to_string())
-    }
 
     fn names(arguments: &ProgramsArguments) -> Vec<&str> {
         arguments.programs.0.iter().map(|program| program.name).collect()
@@ -330,17 +319,24 @@ mod tests {
 
     #[test]
     fn options() {
-        let defaults = parse_line(&[]).unwrap();
+        let defaults = parse_line::<ProgramsArguments>(&[]).unwrap();
         assert!(names(&defaults).len() >= 16, "{:?}", names(&defaults));
         assert_eq!(defaults.parts, [75, 50, 35, 25]);
-        let given = parse_line(&["--programs=redis,g++", "--parts=50", "--peers=zram"]).unwrap();
+        let given = parse_line::<ProgramsArguments>(&[
+            "--programs=redis,g++",
+            "--parts=50",
+            "--peers=zram",
+        ])
+        .unwrap();
         assert_eq!((names(&given), &given.parts[..]), (vec!["redis", "g++"], &[50][..]));
         for (wrong, word) in [
             ("--programs=perl", "'perl' is none of all, classic, python, numpy"),
             ("--parts=100", "5..=95"),
             ("--parts=half", "invalid digit"),
         ] {
-            let error = parse_line(&[wrong]).err().unwrap_or_else(|| panic!("{wrong} was taken"));
+            let error = parse_line::<ProgramsArguments>(&[wrong])
+                .err()
+                .unwrap_or_else(|| panic!("{wrong} was taken"));
             assert!(error.contains(word), "{wrong}: {error}");
         }
     }
