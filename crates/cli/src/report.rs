@@ -237,8 +237,9 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
     };
     match notice {
         Notice::StoreFailed => format!(
-            "the backing store in {} failed{because}; nothing was lost, but pages stayed in memory \
-             from then on: free space there or choose another directory with --store",
+            "the backing store in {} failed{because}; nothing was lost, but pages stay in memory \
+             until it works again: free space there (it is tried now and then, and by 'uzswap \
+             reclaim') or choose another directory with --store",
             settings.store.as_ref().map_or("(none)".into(), Backing::shown)
         ),
         Notice::NoMechanism => {

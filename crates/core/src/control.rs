@@ -627,7 +627,8 @@ impl Tree {
     pub fn notice(&self, n: Notice, errno: i32) -> bool {
         let bit = 1u64 << n as u32;
         let first = self.notices.fetch_or(bit, Ordering::AcqRel) & bit == 0;
-        if first {
+        // One notice's cause is not lost to another one that has none.
+        if first && errno != 0 {
             self.notice_errno.store(errno as u64, Ordering::Release);
         }
         first

@@ -303,10 +303,6 @@ impl Pager {
         };
         self.balance.step(&facts);
         active.cache.judge(self.balance.judge_packing(&facts, active.cache.packings()));
-        if active.cache.store_failure().is_some() {
-            // Pages in the pool take less memory than as they were.
-            self.balance.begin(0, false);
-        }
         self.limit_pool(active);
         let kept = c.kept_bytes as usize / PAGE_SIZE;
         let events = [c.unchanged_pages, c.stores, limbo_hits];

@@ -20,7 +20,7 @@
 //!   pages come         window serve ahead
 //!   pages go           take guard together age_out sweep sampling
 //!   both ways          fill huge to_cache protection marks
-//!   amounts            timing turn room balance refusal frames
+//!   amounts            timing turn room balance refusal trial frames
 //!   the book           shared accounts size record claim book
 //!   values             active hold stream huge_sampling
 //! ```
@@ -78,6 +78,7 @@ mod take;
 mod timing;
 mod to_cache;
 mod together;
+mod trial;
 mod turn;
 mod window;
 
@@ -114,6 +115,7 @@ use room::Room;
 use sampling::Watched;
 use shared::Sharing;
 use together::Lone;
+use trial::Trial;
 
 /// Pages that a process may keep mapped however full the tree is: below that it could not make
 /// progress.
@@ -203,6 +205,7 @@ pub struct Pager {
     inherited_events: [AtomicU64; CACHE_EVENTS],
     sharing: Sharing,
     refusals: Refusals,
+    trial: Trial,
     balance: Balance,
     room: Room,
     /// Wakes the evictor: bumped, then futex-woken.
@@ -273,6 +276,7 @@ impl Pager {
             inherited_events: [const { AtomicU64::new(0) }; CACHE_EVENTS],
             sharing: Sharing::new(),
             refusals: Refusals::new(),
+            trial: Trial::new(),
             balance: Balance::new(),
             room: Room::new(),
             evictor_word: AtomicU32::new(0),

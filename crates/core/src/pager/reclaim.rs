@@ -57,6 +57,7 @@ impl Pager {
         // The pages that a thread was about to read may be about to go.
         self.enter().ahead = Ahead::NOTHING;
         self.forget_refusals();
+        self.try_failed_store();
         let enough = match pages {
             ALL_PAGES => i64::MIN,
             _ => self.used_pages().saturating_sub_unsigned(pages),

@@ -392,6 +392,7 @@ fn tick() {
     look_outside();
     relatives::correct_share(gone);
     PAGER.watch_rest();
+    PAGER.tend_store();
     PAGER.balance_pool();
     PAGER.shrink_size();
     super::inflight::release_finished();
