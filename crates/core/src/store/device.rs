@@ -54,7 +54,8 @@ impl Store for DeviceStore {
         if queue.submit_write(slot, self.device.fd, spot.at, len).is_ok() {
             return Progress::Queued;
         }
-        Progress::Ended(file::write_all_at(self.device.fd, &queue.buffer(slot)[..len], spot.at))
+        let bytes = &queue.buffer(slot)[..len];
+        Progress::Ended(file::write_all_to_device(self.device.fd, bytes, spot.at))
     }
 
     fn discard(self, at: u64, len: u64) {
@@ -87,19 +88,25 @@ impl Store for DeviceStore {
 #[cfg(test)]
 mod tests {
     use core::sync::atomic::{AtomicU32, Ordering};
+    use std::os::fd::IntoRawFd;
 
     use super::super::CLUSTER_BYTES;
     use super::super::extents::{CLAIM_BYTES, EXTENT_LEAST_BYTES, EXTENTS_MOST, set_owner};
     use super::*;
+    use crate::sys::file::testing;
 
     /// A file in the place of a device, with so many extents.
     fn device(extents: usize) -> (DeviceStore, &'static Leases) {
-        set_owner(1);
         let temp = std::env::temp_dir();
         let directory = file::open_directory(temp.as_os_str().as_encoded_bytes()).expect("there");
         let fd = file::open_unlinked(directory).expect("a file");
         file::close(directory);
         file::extend(fd, 16 << 20);
+        store_on(fd, extents)
+    }
+
+    fn store_on(fd: Fd, extents: usize) -> (DeviceStore, &'static Leases) {
+        set_owner(1);
         let leases: &'static Leases =
             Box::leak(Box::new([const { AtomicU32::new(0) }; EXTENTS_MOST]));
         let geometry = Geometry::cut(EXTENT_LEAST_BYTES, [extents].into_iter());
@@ -148,5 +155,22 @@ mod tests {
         // The run gives extents to others, once the process is gone.
         assert_eq!(leases.iter().filter(|l| l.load(Ordering::Relaxed) != 0).count(), 2);
         parent.end();
+    }
+
+    #[test]
+    fn a_limit_on_the_size_of_files_is_none_of_a_device() {
+        let null = std::fs::OpenOptions::new().write(true).open("/dev/null").expect("there");
+        let (store, _) = store_on(null.into_raw_fd(), 1);
+        let mut queue = Queue::new(CLUSTER_BYTES).expect("memory");
+        let leased = store.device.extents.find_or_lease(store.space, 0, 1, 1, |_| true);
+        assert!(leased.is_ok());
+        let child = testing::fork(|| {
+            testing::limit_file_size(0);
+            // No room for the ring of asynchronous I/O: the write is a plain one.
+            testing::limit_address_space(0);
+            store.write(&mut queue, 0, 0, CLUSTER_BYTES) == Progress::Ended(Ok(()))
+        });
+        assert_eq!(testing::wait(child), 0);
+        store.end();
     }
 }

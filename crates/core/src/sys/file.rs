@@ -180,8 +180,14 @@ pub fn read_exact_at(fd: Fd, mut buf: &mut [u8], mut at: u64) -> Result<()> {
 }
 
 /// Writes all of `buf` at `at`.
-pub fn write_all_at(fd: Fd, mut buf: &[u8], mut at: u64) -> Result<()> {
+pub fn write_all_at(fd: Fd, buf: &[u8], at: u64) -> Result<()> {
     within_size_limit(at, buf.len())?;
+    write_all_to_device(fd, buf, at)
+}
+
+/// Writes all of `buf` at `at` of a device. RLIMIT_FSIZE is about files, and the kernel asks for it
+/// there only.
+pub fn write_all_to_device(fd: Fd, mut buf: &[u8], mut at: u64) -> Result<()> {
     while !buf.is_empty() {
         // SAFETY: the slice is borrowed and readable for its length.
         match unsafe { uz_syscall!(nr::PWRITE64, fd, buf.as_ptr(), buf.len(), at) } {
@@ -354,9 +360,19 @@ pub mod testing {
 
     /// Limits the size of the files that this process writes.
     pub fn limit_file_size(bytes: u64) {
-        let limit = [bytes, u64::MAX];
+        limit(RLIMIT_FSIZE, bytes);
+    }
+
+    /// Limits the address space of this process; 0: there is no memory any more.
+    pub fn limit_address_space(bytes: u64) {
+        const RLIMIT_AS: u32 = 9;
+        limit(RLIMIT_AS, bytes);
+    }
+
+    fn limit(resource: u32, most: u64) {
+        let limit = [most, u64::MAX];
         // SAFETY: the kernel reads a struct rlimit64.
-        unsafe { uz_syscall!(nr::PRLIMIT64, 0, RLIMIT_FSIZE, limit.as_ptr(), 0) }.unwrap();
+        unsafe { uz_syscall!(nr::PRLIMIT64, 0, resource, limit.as_ptr(), 0) }.unwrap();
     }
 }
 
