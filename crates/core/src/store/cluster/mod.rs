@@ -209,7 +209,18 @@ pub fn blocks_of(bytes: &Range<usize>) -> Range<usize> {
 }
 
 impl<S: Store> Clusters<S> {
+    /// The clusters of a store, which is theirs from now on: where there is no memory for them it
+    /// is closed.
     pub fn new(store: Option<S>, encryption: Encryption) -> Result<Clusters<S>> {
+        let made = Self::make(store, encryption);
+        if let (Err(_), Some(store)) = (&made, store) {
+            store.close();
+            store.end();
+        }
+        made
+    }
+
+    fn make(store: Option<S>, encryption: Encryption) -> Result<Clusters<S>> {
         let mut files = [const { None }; MAX_FILES];
         if let Some(store) = store {
             files[0] = Some(File {
@@ -487,8 +498,9 @@ impl<S: Store> Drop for Clusters<S> {
 #[cfg(test)]
 mod tests {
     use super::super::testing::MemoryStore;
-    use super::super::{Progress, Queue};
+    use super::super::{FileStore, Progress, Queue};
     use super::*;
+    use crate::sys::file::testing;
     use crate::testing::object;
 
     fn clusters() -> (Clusters<MemoryStore>, Queue) {
@@ -522,6 +534,22 @@ mod tests {
         let id = places[0].cluster;
         let is_there = |p: &mut Place| p.cluster == id;
         places.extract_if(.., is_there).for_each(|p| c.release(p, MAX_OBJECT_BYTES));
+    }
+
+    #[test]
+    fn a_store_whose_clusters_find_no_memory_is_closed() {
+        let directory = std::env::temp_dir();
+        let store = FileStore::open(directory.as_os_str().as_encoded_bytes()).expect("a file");
+        let child = testing::fork(|| {
+            testing::limit_address_space(0);
+            let made = Clusters::new(Some(store), Encryption::On);
+            let fds = [store.descriptor(), store.shared_descriptors()[0]];
+            let are_closed = fds.iter().all(|fd| file::disk_bytes(*fd) == Err(Errno::EBADF));
+            made.err() == Some(Errno::ENOMEM) && are_closed
+        });
+        assert_eq!(testing::wait(child), 0);
+        store.close();
+        store.end();
     }
 
     #[test]
