@@ -109,11 +109,12 @@ impl Reader {
         &mut self,
         source: &Source<S>,
         copy: usize,
+        waits: bool,
         bytes: &Range<usize>,
     ) -> Result<usize> {
         let want = blocks_of(bytes);
         self.valid = 0..0;
-        source.read_copy(copy, want.clone(), self.blocks.buffer(0))?;
+        source.read_copy(copy, waits, want.clone(), self.blocks.buffer(0))?;
         self.valid = want;
         Ok(self.valid.len() * BLOCK_BYTES)
     }
@@ -420,17 +421,46 @@ impl<S: Store> SwapCache<S> {
         let bytes = sealed_range(place.offset, usize::from(e.len));
         let mut reader = self.reader_of(source).lock();
         let mut read_bytes = reader.fetch(source, &bytes, all).map_err(LoadError::Io)?;
-        // A copy that does not open may be wrong by itself, so the others are read. Or the cluster
-        // has died meanwhile, and its place is another's.
-        let mut copies = 0..source.copies();
-        while !reader.opens(source, place, &bytes) {
-            let is_still = || self.state.lock().clusters.is_source(place.cluster, source);
-            let copy = copies.next().filter(|_| is_still()).ok_or(LoadError::Corrupt)?;
-            read_bytes += reader.fetch_copy(source, copy, &bytes).unwrap_or(0);
+        if !reader.opens(source, place, &bytes) {
+            read_bytes += self.open_copy(&mut reader, place, source, &bytes)?;
         }
         let object = &reader.object.as_slice()[..bytes.len() - TAG_BYTES];
         self.streams.with(|stream| self.unpack(e.codec, &mut stream.scratch, object, page))?;
         Ok(read_bytes)
+    }
+
+    /// Opens an object that has not opened from one of the copies: one may be wrong by itself. A
+    /// copy that cannot be read may be the right one, so it is waited for if no other opens. Says
+    /// how many bytes were read.
+    #[cold]
+    fn open_copy(
+        &self,
+        reader: &mut Reader,
+        place: Place,
+        source: &Source<S>,
+        bytes: &Range<usize>,
+    ) -> core::result::Result<usize, LoadError> {
+        let (mut read_bytes, mut unread, mut why) = (0, 0u32, LoadError::Corrupt);
+        for waits in [false, true] {
+            for copy in 0..source.copies() {
+                if waits && unread >> copy & 1 == 0 {
+                    continue;
+                }
+                // The cluster may have died meanwhile, and its place is another's.
+                if !self.state.lock().clusters.is_source(place.cluster, source) {
+                    return Err(LoadError::Corrupt);
+                }
+                match reader.fetch_copy(source, copy, waits, bytes) {
+                    Ok(n) => read_bytes += n,
+                    Err(e) if waits => why = LoadError::Io(e),
+                    Err(_) => unread |= 1 << copy,
+                }
+                if reader.opens(source, place, bytes) {
+                    return Ok(read_bytes);
+                }
+            }
+        }
+        Err(why)
     }
 
     /// The page of an object.

@@ -80,12 +80,12 @@ impl Store for AnyStore {
         either!(self, s => s.collect(queue, waits))
     }
 
-    fn copies(self) -> usize {
-        either!(self, s => s.copies())
+    fn copies(self, at: u64) -> usize {
+        either!(self, s => s.copies(at))
     }
 
-    fn read_copy(self, copy: usize, at: u64, buf: &mut [u8]) -> Result<()> {
-        either!(self, s => s.read_copy(copy, at, buf))
+    fn read_copy(self, copy: usize, waits: bool, at: u64, buf: &mut [u8]) -> Result<()> {
+        either!(self, s => s.read_copy(copy, waits, at, buf))
     }
 
     fn discard(self, at: u64, len: u64) {

@@ -87,14 +87,14 @@ pub trait Store: Copy + Send + Sync {
         queue.reap(waits);
     }
 
-    /// Copies that can be read by themselves; 0: there is only `read`.
-    fn copies(self) -> usize {
+    /// Copies of a place that can be read by themselves; 0: there is only `read`.
+    fn copies(self, _at: u64) -> usize {
         0
     }
 
     /// Reads from the copy of that number: for a caller that got bytes from `read` that are not
-    /// those that were written.
-    fn read_copy(self, _copy: usize, at: u64, buf: &mut [u8]) -> Result<()> {
+    /// those that were written. `waits`: for it alone, as long as `read` does.
+    fn read_copy(self, _copy: usize, _waits: bool, at: u64, buf: &mut [u8]) -> Result<()> {
         self.read(at, buf)
     }
 

@@ -8,7 +8,7 @@ use super::fork::fork;
 use super::*;
 use crate::store::extents::{Geometry, Leases, set_owner};
 use crate::store::remote::hostile::{ALL_WRONG, Hostile, Mode};
-use crate::store::remote::{Link, PATIENCE_NS, Remote, RemoteStore, Server};
+use crate::store::remote::{Link, NO_ANSWER, PATIENCE_NS, Remote, RemoteStore, Server};
 use crate::store::{CLUSTER_BYTES, Progress, Queue};
 use crate::sys::fd::number_limits;
 use crate::sys::file::{self, testing};
@@ -168,6 +168,25 @@ fn without_another_copy_a_page_is_lost_and_never_wrong() {
         w.servers[0].set(Mode::Honest);
         assert_eq!(w.load(), (8, 0), "the entries are as they were ({mode:?})");
     }
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_is_waited_for_where_the_other_one_is_wrong() {
+    let mut w = world_for(Mode::ReadErrors, 2, 2);
+    w.fill(1);
+    w.pages.truncate(1);
+    w.servers[0].set(Mode::WrongBytes);
+    w.servers[1].set(Mode::ReadErrors);
+    // It is asked twice before it is known that no other copy is right.
+    w.servers[1].set_after(w.servers[1].requests() + 3, Mode::Honest);
+    assert_eq!(w.load(), (1, 0));
+    // And if it stays so nobody says that the page is damaged: it cannot be read.
+    w.servers[1].set(Mode::ReadErrors);
+    w.cache.rest();
+    let lost = w.cache.swap_in(w.pages[0].0, &mut [0; PAGE_SIZE]);
+    assert_eq!(lost, Err(LoadError::Io(NO_ANSWER)));
+    let counters = w.cache.counters();
+    assert_eq!((counters.read_errors, counters.corrupt_loads), (1, 0));
 }
 
 #[test]

@@ -174,13 +174,19 @@ impl<S: Store> Source<S> {
 
     /// Copies of the cluster that can be asked for by themselves.
     pub fn copies(&self) -> usize {
-        self.store.copies()
+        self.store.copies(self.at)
     }
 
-    /// Reads one copy, as `read` does.
-    pub fn read_copy(&self, copy: usize, blocks: Range<usize>, buf: &mut [u8]) -> Result<()> {
+    /// Reads one copy, as `read` does; `waits`: as patiently, too.
+    pub fn read_copy(
+        &self,
+        copy: usize,
+        waits: bool,
+        blocks: Range<usize>,
+        buf: &mut [u8],
+    ) -> Result<()> {
         let at = self.at + (blocks.start * BLOCK_BYTES) as u64;
-        self.store.read_copy(copy, at, &mut buf[..blocks.len() * BLOCK_BYTES])
+        self.store.read_copy(copy, waits, at, &mut buf[..blocks.len() * BLOCK_BYTES])
     }
 
     /// Starts reading all of the cluster's blocks; false if it cannot be done ahead.

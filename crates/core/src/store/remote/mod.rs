@@ -13,7 +13,7 @@
 //! A server is believed as little as a disk is: each object is sealed under a key that never leaves
 //! the process, by its place and the number of its use. So a server can neither read nor forge one,
 //! nor pass off an older one for it; and an object that does not open is read from the other copy
-//! ([`Store::read_copy`]).
+//! ([`Store::read_copy`]), which is waited for like an only one if it cannot be read just now.
 //!
 //! # Waiting
 //! A read has ten seconds ([`PATIENCE_NS`]), then the page is lost and its thread gets SIGBUS.
@@ -164,13 +164,16 @@ impl Store for RemoteStore {
         self.remote.read(self.spots(at), buf)
     }
 
-    fn copies(self) -> usize {
-        self.remote.copies
+    fn copies(self, at: u64) -> usize {
+        self.spots(at).into_iter().flatten().count()
     }
 
-    fn read_copy(self, copy: usize, at: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_copy(self, copy: usize, waits: bool, at: u64, buf: &mut [u8]) -> Result<()> {
         let spot = self.spots(at).get(copy).copied().flatten().ok_or(Errno::EIO)?;
         self.remote.counts.second_copies.fetch_add(1, Ordering::Relaxed);
+        if waits {
+            return self.remote.read([Some(spot), None], buf);
+        }
         self.remote.read_from(spot, buf, &mut Patience::new(self.remote.hurry_ns))
     }
 
@@ -294,13 +297,15 @@ mod tests {
         let mut buf = [0; 4096];
         assert_eq!(store.read(0, &mut buf), Err(Errno::EIO));
         for copy in 0..=COPIES_MOST {
-            assert_eq!(store.read_copy(copy, 0, &mut buf), Err(Errno::EIO));
+            assert_eq!(store.read_copy(copy, true, 0, &mut buf), Err(Errno::EIO));
         }
+        assert_eq!(store.copies(0), 0);
         store.discard(0, 4096);
         // There is one copy where the other server was down as the place was leased.
         let up = |server: usize| server == 1;
         remote.extents.find_or_lease(store.space, 0, 1, 2, up).expect("there is room");
-        assert_eq!(store.read_copy(1, 0, &mut buf), Err(Errno::EIO));
+        assert_eq!(store.read_copy(1, true, 0, &mut buf), Err(Errno::EIO));
+        assert_eq!(store.copies(0), 1);
         assert_eq!(store.remote_counts(), RemoteCounts::default());
         // Its space is gone when the store is closed, and there is one for the next.
         store.close();
