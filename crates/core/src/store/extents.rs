@@ -13,6 +13,10 @@
 //!   server 1:   | claim | extent 3 | extent 4 | extent 5 | (with --copies 2: one on each of two)
 //! ```
 //!
+//! A place that is leased while one of two servers is down has one copy, and gets the other with
+//! the first write after that. Then the second extent has only what is written from there on, so it
+//! is read last.
+//!
 //! A process that scribbles over the table has others write over each other's extents: what they
 //! read back does not open then (`store/seal.rs`) and is lost. Anybody who reaches the server or
 //! the device could do the same.
@@ -32,6 +36,10 @@ pub const EXTENT_LEAST_BYTES: u64 = 1 << 20;
 pub const CLAIM_BYTES: u64 = CLUSTER_BYTES as u64;
 /// Spaces that a process can have: its own, and those of its ancestors that it still reads from.
 pub const SPACES: usize = 17;
+
+/// In a table's entry: the second extent came later than the first.
+const LATE: u32 = 1 << 31;
+const _: () = assert!(EXTENTS_MOST < 1 << 15, "an extent's number leaves room for it");
 
 /// The lessee of each extent: the id of a process in its run, 0: nobody.
 pub type Leases = [AtomicU32; EXTENTS_MOST];
@@ -97,6 +105,8 @@ impl Geometry {
 pub struct Spot {
     pub server: usize,
     pub at: u64,
+    /// The extent was leased later than that of the other copy: it may lack what that one has.
+    pub is_late: bool,
 }
 
 /// As many spots as there are copies.
@@ -106,7 +116,8 @@ pub type Spots = [Option<Spot>; COPIES_MOST];
 pub struct Extents {
     geometry: Geometry,
     leases: &'static Leases,
-    /// By space and number in it: the extents of the two copies, each plus one, 16 bits each.
+    /// By space and number in it: the extents of the two copies, each plus one, 16 bits each, of
+    /// which the highest is [`LATE`].
     table: Table<AtomicU32>,
     in_use: [AtomicU32; SPACES],
 }
@@ -150,8 +161,8 @@ impl Extents {
         self.spots(entry, at % self.geometry.extent_bytes)
     }
 
-    /// Finds a place that is to be written: leases extents for it if there are none yet, as many as
-    /// `copies`, on servers that `may_use`. For one thread at a time in a space.
+    /// Finds a place that is to be written: leases the extents for it that there are not yet, as
+    /// many as `copies`, on servers that `may_use`. For one thread at a time in a space.
     pub fn find_or_lease(
         &self,
         space: u8,
@@ -165,28 +176,44 @@ impl Extents {
             return Err(Errno::ENOSPC);
         }
         let entry = self.table.ensure(index(space, number))?;
-        if entry.load(Ordering::Acquire) == 0 {
-            let mut bits = 0;
-            let mut taken = [None; COPIES_MOST];
-            for copy in 0..copies {
-                let Some((server, extent)) = self.lease(owner, &taken, &may_use) else { break };
-                taken[copy] = Some(server);
-                bits |= (extent as u32 + 1) << (16 * copy);
-            }
-            if bits == 0 {
-                return Err(Errno::ENOSPC);
-            }
+        let before = entry.load(Ordering::Acquire);
+        let bits = self.complete(before, owner, copies, &may_use);
+        if bits == 0 {
+            return Err(Errno::ENOSPC);
+        }
+        if bits != before {
             entry.store(bits, Ordering::Release);
         }
-        Ok(self.spots(entry.load(Ordering::Acquire), at % self.geometry.extent_bytes))
+        Ok(self.spots(bits, at % self.geometry.extent_bytes))
+    }
+
+    /// An entry with the extents that it lacks, as far as there are any.
+    fn complete(
+        &self,
+        entry: u32,
+        owner: u32,
+        copies: usize,
+        may_use: &impl Fn(usize) -> bool,
+    ) -> u32 {
+        let mut bits = entry;
+        let mut taken = self.spots(entry, 0).map(|spot| spot.map(|spot| spot.server));
+        for copy in 0..copies {
+            if taken[copy].is_some() {
+                continue;
+            }
+            let Some((server, extent)) = self.lease(owner, &taken, may_use) else { break };
+            taken[copy] = Some(server);
+            bits |= (extent as u32 + 1) << (16 * copy);
+        }
+        if entry == 0 || bits == entry { bits } else { bits | LATE }
     }
 
     fn spots(&self, entry: u32, offset: u64) -> Spots {
-        let of = |bits: u32| {
-            let (server, at) = self.geometry.at((bits & 0xffff).checked_sub(1)? as usize)?;
-            Some(Spot { server, at: at + offset })
+        let of = |bits: u32, is_late: bool| {
+            let (server, at) = self.geometry.at((bits & 0x7fff).checked_sub(1)? as usize)?;
+            Some(Spot { server, at: at + offset, is_late })
         };
-        [of(entry), of(entry >> 16)]
+        [of(entry, false), of(entry >> 16, entry & LATE != 0)]
     }
 
     /// Takes an extent of the server that has most to give, of those not taken.
@@ -221,6 +248,8 @@ fn index(space: u8, number: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::AtomicBool;
+
     use super::*;
 
     fn leases() -> &'static Leases {
@@ -296,6 +325,29 @@ mod tests {
         assert_eq!(extents.find(space, 0), [None; 2]);
         let spaces: Vec<_> = (0..SPACES).map(|_| extents.open_space().unwrap()).collect();
         assert!(extents.open_space().is_err() && spaces.contains(&space));
+    }
+
+    #[test]
+    fn a_copy_that_no_server_could_take_is_leased_with_the_next_write() {
+        let leases = leases();
+        let extents = Extents::new(Geometry::of(&[40 << 20, 40 << 20]), leases);
+        let space = extents.open_space().unwrap();
+        let is_up = [true; SERVERS_MOST].map(AtomicBool::new);
+        let lease = |copies: usize| {
+            let may_use = |server: usize| is_up[server].load(Ordering::Relaxed);
+            let spots = extents.find_or_lease(space, 4096, 7, copies, may_use).unwrap();
+            assert_eq!(extents.find(space, 4096), spots);
+            spots.map(|spot| spot.map(|spot| (spot.server, spot.is_late)))
+        };
+        is_up[0].store(false, Ordering::Relaxed);
+        let alone = [Some((1, false)), None];
+        assert_eq!([lease(2), lease(2)], [alone; 2], "the other is down");
+        is_up[0].store(true, Ordering::Relaxed);
+        assert_eq!(lease(1), alone, "one is enough");
+        is_up[1].store(false, Ordering::Relaxed);
+        let both = [Some((1, false)), Some((0, true))];
+        assert_eq!([lease(2), lease(2), lease(1)], [both; 3]);
+        assert_eq!(leases.iter().filter(|l| l.load(Ordering::Relaxed) == 7).count(), 2);
     }
 
     #[test]

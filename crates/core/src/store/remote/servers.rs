@@ -216,7 +216,7 @@ impl Remote {
         // By turns, so that the servers have equal parts of the work.
         let is_odd = |spot: Spot| spot.at / CLUSTER_BYTES as u64 % 2 == 1;
         let mut spots = spots;
-        if spots[0].is_some_and(is_odd) && spots[1].is_some() {
+        if spots[0].is_some_and(is_odd) && spots[1].is_some_and(|spot| !spot.is_late) {
             spots.swap(0, 1);
         }
         if is_down(&spots[0]) {
@@ -472,7 +472,7 @@ mod tests {
     }
 
     fn spot(server: usize) -> Option<Spot> {
-        Some(Spot { server, at: CLAIM_BYTES })
+        Some(Spot { server, at: CLAIM_BYTES, is_late: false })
     }
 
     fn count(of: &AtomicU64) -> u64 {
@@ -538,6 +538,31 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_one_server_took_alone_has_two_copies_once_the_other_is_back() {
+        let paths = ["away", "alone"].map(path);
+        let _servers = paths.each_ref().map(|path| Hostile::start(path, EXPORT_BYTES));
+        let remote = remote(&paths);
+        let space = remote.extents.open_space().expect("the first");
+        let write = |at: u64, byte: u8, is_up: fn(usize) -> bool| {
+            let leased = remote.extents.find_or_lease(space, at, 1, 2, is_up);
+            let bytes = [byte; BYTES.len()];
+            let mut flight = remote.write(leased.expect("there is room"), &bytes).expect("taken");
+            assert_eq!(remote.land(&mut flight, &bytes, true), Some(Ok(())));
+        };
+        let next = CLUSTER_BYTES as u64;
+        write(0, 1, |server| server == 1);
+        write(next, 2, |_| true);
+        assert_eq!(count(&remote.counts.lone_copies), 1, "the first");
+        // What was written before is read from where it is, whoever's turn it would be.
+        for (at, byte) in [(0, 1), (next, 2)] {
+            let mut buf = [0; BYTES.len()];
+            assert_eq!(remote.read(remote.extents.find(space, at), &mut buf), Ok(()));
+            assert_eq!(buf, [byte; BYTES.len()]);
+        }
+        close(&remote);
+    }
+
+    #[test]
     fn requests_that_were_on_their_way_count_as_one_and_each_time_down_is_twice_as_long() {
         let peer = Peer::new(Server::NONE);
         let state = || (count(&peer.down_until_ns), peer.downs.load(Ordering::Relaxed));
@@ -569,7 +594,7 @@ mod tests {
         let larger = Hostile::start(&paths[1], EXPORT_BYTES);
         larger.put(at as usize, &BYTES);
         let remote = remote(&paths);
-        let spots = [0, 1].map(|server| Some(Spot { server, at }));
+        let spots = [0, 1].map(|server| Some(Spot { server, at, is_late: false }));
         let mut buf = [0; BYTES.len()];
         assert_eq!(remote.read(spots, &mut buf), Ok(()));
         assert_eq!((buf, smaller.requests()), (BYTES, 0));
