@@ -137,7 +137,9 @@ impl Link {
     }
 
     fn break_up(&mut self) {
-        socket::shut_down(self.fd);
+        // A write that the server has not read must not be carried out after the next one to its
+        // place.
+        socket::abandon(self.fd);
         self.forget();
     }
 
@@ -353,8 +355,8 @@ fn option_reply(fd: Fd, export: &mut Export, patience: &mut Patience) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
-    use std::net::Shutdown;
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::fd::IntoRawFd;
     use std::os::unix::net::UnixStream;
 
@@ -396,6 +398,21 @@ mod tests {
         // The server's words that we have not read make the end of ours an error.
         let _ = theirs.read_to_end(&mut sent);
         (result, sent)
+    }
+
+    #[test]
+    fn a_write_that_is_given_up_is_not_sent_later() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let ours = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("there");
+        let (mut theirs, _) = listener.accept().expect("it is connected");
+        let mut link = Link { fd: ours.into_raw_fd(), is_open: true, ..Link::new() };
+        // More than the kernels take for somebody who does not read.
+        let many = vec![7; 64 << 20];
+        let sent = link.send(CMD_WRITE, 0, many.len(), &many, &mut Patience::new(20_000_000));
+        assert_eq!((sent, link.is_open()), (Err(Failure::Broken(Errno::ETIMEDOUT)), false));
+        let end = theirs.read_to_end(&mut Vec::new()).map_err(|e| e.kind());
+        assert_eq!(end, Err(ErrorKind::ConnectionReset), "what was not sent is dropped");
+        link.close();
     }
 
     #[test]
