@@ -86,13 +86,27 @@ pub struct Link {
     export: Export,
     cookie: u64,
     epoch: u32,
-    results: [Option<(u64, core::result::Result<(), Errno>)>; RESULTS],
+    /// The head of the next reply, as far as it has come.
+    head: [u8; SIMPLE_REPLY_BYTES],
+    head_len: usize,
+    results: [Option<Reply>; RESULTS],
 }
+
+/// A request, by its cookie, and its outcome.
+type Reply = (u64, core::result::Result<(), Errno>);
 
 impl Link {
     pub const fn new() -> Link {
-        let export = Export { bytes: 0, flags: 0, block_bytes: 0 };
-        Link { fd: -1, is_open: false, export, cookie: 0, epoch: 0, results: [None; RESULTS] }
+        Link {
+            fd: -1,
+            is_open: false,
+            export: Export { bytes: 0, flags: 0, block_bytes: 0 },
+            cookie: 0,
+            epoch: 0,
+            head: [0; SIMPLE_REPLY_BYTES],
+            head_len: 0,
+            results: [None; RESULTS],
+        }
     }
 
     /// The descriptor, whatever it is connected to; -1: none.
@@ -121,7 +135,7 @@ impl Link {
     }
 
     fn forget(&mut self) {
-        (self.is_open, self.results) = (false, [None; RESULTS]);
+        (self.is_open, self.head_len, self.results) = (false, 0, [None; RESULTS]);
         self.epoch += 1;
     }
 
@@ -193,22 +207,33 @@ impl Link {
         }
     }
 
-    /// The head of the next reply: the request that it is to, and the outcome.
-    fn reply(&mut self, patience: &mut Patience) -> Answer<(u64, core::result::Result<(), Errno>)> {
-        let mut head = [0; SIMPLE_REPLY_BYTES];
-        socket::receive(self.fd, &mut head, patience).map_err(|e| self.broken(e))?;
+    /// The next reply, or its head if there is more to it. `None`: not all of it has come yet, and
+    /// `waits` is false.
+    fn reply(&mut self, waits: bool, patience: &mut Patience) -> Answer<Option<Reply>> {
+        let mut none = Patience::new(0);
+        let patience = if waits { patience } else { &mut none };
+        while self.head_len < SIMPLE_REPLY_BYTES {
+            match socket::receive_some(self.fd, &mut self.head[self.head_len..], patience) {
+                Ok(n) => self.head_len += n,
+                // The part that has come is kept, for the next look.
+                Err(Errno::ETIMEDOUT) if !waits => return Ok(None),
+                Err(e) => return Err(self.broken(e)),
+            }
+        }
+        self.head_len = 0;
+        let head = self.head;
         let mut fields = Fields(&head);
         let (magic, error, cookie) = (fields.u32(), fields.u32(), fields.u64().unwrap_or(0));
         if magic != Some(SIMPLE_REPLY_MAGIC) {
             return Err(self.broken(EPROTO));
         }
-        Ok((cookie, error.map_or(Err(EPROTO), result_of)))
+        Ok(Some((cookie, error.map_or(Err(EPROTO), result_of))))
     }
 
     /// Reads, on a link that nobody writes by.
     pub fn read(&mut self, at: u64, buf: &mut [u8], patience: &mut Patience) -> Answer<()> {
         let ticket = self.send(CMD_READ, at, buf.len(), &[], patience)?;
-        match self.reply(patience)? {
+        match self.reply(true, patience)?.expect("it is waited for") {
             (cookie, _) if cookie != ticket.cookie => Err(self.broken(EPROTO)),
             (_, Err(why)) => Err(Failure::Refused(why)),
             (_, Ok(())) => socket::receive(self.fd, buf, patience).map_err(|e| self.broken(e)),
@@ -226,17 +251,15 @@ impl Link {
             if of.epoch != self.epoch || !self.is_open {
                 return Some(Err(Failure::Broken(Errno(104 /* ECONNRESET */))));
             }
-            let mine = |r: &Option<(u64, _)>| r.is_some_and(|(cookie, _)| cookie == of.cookie);
+            let mine = |r: &Option<Reply>| r.is_some_and(|(cookie, _)| cookie == of.cookie);
             if let Some(at) = self.results.iter().position(mine) {
                 let (_, result) = self.results[at].take().expect("found");
                 return Some(result.map_err(Failure::Refused));
             }
-            if !waits && !socket::is_readable(self.fd) {
-                return None;
-            }
-            match self.reply(patience) {
+            match self.reply(waits, patience) {
+                Ok(None) => return None,
                 Ok(reply) => match self.results.iter_mut().find(|r| r.is_none()) {
-                    Some(free) => *free = Some(reply),
+                    Some(free) => *free = reply,
                     // More replies than there were requests.
                     None => return Some(Err(self.broken(EPROTO))),
                 },
@@ -482,6 +505,27 @@ mod tests {
         assert_eq!((link.is_open(), link.results), (false, [None; RESULTS]));
         (link.is_open, link.results[0]) = (true, Some((third.cookie, Ok(()))));
         assert_eq!(result(&mut link, third), broken);
+        link.close();
+    }
+
+    #[test]
+    fn a_reply_that_has_come_in_part_is_not_waited_for() {
+        let (mut link, mut theirs) = connected(&[]);
+        let mut patience = PATIENCE;
+        let sent = link.send(CMD_WRITE, 0, 4, b"abcd", &mut patience).expect("there is room");
+        for byte in simple_reply(0, sent.cookie) {
+            assert_eq!(link.result(sent, false, &mut patience), None);
+            theirs.write_all(&[byte]).expect("there is room");
+        }
+        assert_eq!(link.result(sent, false, &mut patience), Some(Ok(())));
+        assert_eq!(patience, PATIENCE);
+        // Of a connection that ended in the middle nothing is left for the next one.
+        let sent = link.send(CMD_WRITE, 0, 4, b"abcd", &mut patience).expect("there is room");
+        theirs.write_all(&simple_reply(0, sent.cookie)[..9]).expect("there is room");
+        assert_eq!(link.result(sent, false, &mut patience), None);
+        drop(theirs);
+        let ended = Some(Err(Failure::Broken(ECONNRESET)));
+        assert_eq!((link.result(sent, false, &mut patience), link.head_len), (ended, 0));
         link.close();
     }
 
