@@ -30,10 +30,11 @@
 #[allow(dead_code, reason = "some of it is for the tests of whole programs")]
 pub(crate) mod hostile;
 mod link;
+mod peer;
 mod servers;
 
 pub use link::{ENOKEY, EPROTO, Export, Failure, Link, Ticket};
-use servers::Peer;
+use peer::Peer;
 pub use servers::Remote;
 
 use core::sync::atomic::Ordering;

@@ -1,14 +1,14 @@
-//! The servers of a run, as one process deals with them: which of them are believed to answer,
-//! reads of one copy or the other, and writes of both.
+//! The servers of a run, as one process deals with them: reads of one copy or the other, and writes
+//! of both.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::link::{Failure, Link, Ticket};
+use super::link::{Failure, Ticket};
+use super::peer::Peer;
 use super::{COPIES_MOST, NO_ANSWER, PATIENCE_NS, SERVERS_MOST, Server};
 use crate::nbd::{CMD_TRIM, CMD_WRITE};
 use crate::store::extents::{CLAIM_BYTES, Extents, Geometry, Leases, Spot, Spots};
 use crate::store::{CLUSTER_BYTES, QUEUE_BUFFERS};
-use crate::sys::contention::Class;
 use crate::sys::socket::Patience;
 use crate::sys::sync::Mutex;
 use crate::sys::{Errno, Result};
@@ -16,10 +16,6 @@ use crate::sys::{Errno, Result};
 /// How long a server is waited for where there is another copy: some hundred times as long as a
 /// load takes, and little enough to wait for once.
 const HURRY_NS: u64 = 500_000_000;
-/// How long a server that did not answer is asked last, and given nothing to write; twice as long
-/// each time that it still does not, up to 32 times. Each time costs somebody half a second.
-const DOWN_NS: u64 = 1_000_000_000;
-const DOWN_LOG2_MOST: u32 = 5;
 /// The pause between two tries where no server answers.
 const AGAIN_NS: u64 = 50_000_000;
 
@@ -29,19 +25,6 @@ pub(super) struct Counts {
     pub(super) timeouts: AtomicU64,
     pub(super) second_copies: AtomicU64,
     pub(super) lone_copies: AtomicU64,
-}
-
-/// A server, and whether it answers.
-pub(super) struct Peer {
-    pub(super) server: Server,
-    pub(super) reads: Mutex<Link>,
-    pub(super) writes: Mutex<Link>,
-    /// The numbers of the links' descriptors, to be read without their locks.
-    pub(super) descriptors: [AtomicI32; 2],
-    /// The time until which the server is believed not to answer, and how often in a row it has
-    /// not.
-    pub(super) down_until_ns: AtomicU64,
-    pub(super) downs: AtomicU32,
 }
 
 /// One cluster on its way, and its copies.
@@ -75,67 +58,6 @@ pub struct Remote {
     pub(super) extents: Extents,
     pub(super) flights: Mutex<[Option<Flight>; QUEUE_BUFFERS]>,
     pub(super) counts: Counts,
-}
-
-impl Peer {
-    pub(super) fn new(server: Server) -> Peer {
-        Peer {
-            server,
-            reads: Mutex::of(Class::Link, Link::new()),
-            writes: Mutex::of(Class::Link, Link::new()),
-            descriptors: [const { AtomicI32::new(-1) }; 2],
-            down_until_ns: AtomicU64::new(0),
-            downs: AtomicU32::new(0),
-        }
-    }
-
-    pub(super) fn is_down(&self) -> bool {
-        let until = self.down_until_ns.load(Ordering::Relaxed);
-        until != 0 && crate::sys::now_ns() < until
-    }
-
-    pub(super) fn is_up(&self) {
-        if self.down_until_ns.load(Ordering::Relaxed) != 0 {
-            self.down_until_ns.store(0, Ordering::Relaxed);
-            self.downs.store(0, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn goes_down(&self) {
-        // A request that was already on its way when the server went down says nothing new.
-        if !self.is_down() {
-            let log2 = self.downs.fetch_add(1, Ordering::Relaxed).min(DOWN_LOG2_MOST);
-            self.down_until_ns.store(crate::sys::now_ns() + (DOWN_NS << log2), Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn links(&self) -> [&Mutex<Link>; 2] {
-        [&self.reads, &self.writes]
-    }
-
-    /// Takes numbers for the connections. A connection that was there leaves its number to a new
-    /// one, which is not made yet. An error of one link keeps no other from leaving its own.
-    pub(super) fn reserve(&self) -> Result<()> {
-        let mut reserved = Ok(());
-        for (link, number) in self.links().into_iter().zip(&self.descriptors) {
-            let mut link = link.lock();
-            reserved = reserved.and(link.reserve());
-            number.store(link.descriptor(), Ordering::Release);
-        }
-        self.down_until_ns.store(0, Ordering::Relaxed);
-        self.downs.store(0, Ordering::Relaxed);
-        reserved
-    }
-
-    /// The bytes that the extents need must still be there: a server that was started again may
-    /// have a smaller export.
-    pub(super) fn open(&self, link: &mut Link, end: u64, patience: &mut Patience) -> Result<()> {
-        link.open(&self.server, patience)?;
-        if link.export().bytes < end {
-            return Err(Errno::EIO);
-        }
-        Ok(())
-    }
 }
 
 impl Remote {
@@ -445,7 +367,7 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use core::sync::atomic::AtomicBool;
+    use core::sync::atomic::{AtomicBool, AtomicU32};
     use std::path::PathBuf;
 
     use super::super::hostile::{Hostile, Mode};
@@ -560,29 +482,6 @@ mod tests {
             assert_eq!(buf, [byte; BYTES.len()]);
         }
         close(&remote);
-    }
-
-    #[test]
-    fn requests_that_were_on_their_way_count_as_one_and_each_time_down_is_twice_as_long() {
-        let peer = Peer::new(Server::NONE);
-        let state = || (count(&peer.down_until_ns), peer.downs.load(Ordering::Relaxed));
-        for n in 0..9 {
-            // Never down, or for a time that is over.
-            peer.down_until_ns.store(n.min(1), Ordering::Relaxed);
-            let before = crate::sys::now_ns();
-            peer.goes_down();
-            let (until, downs) = state();
-            let down_ns = DOWN_NS << n.min(DOWN_LOG2_MOST.into());
-            assert!(before + down_ns <= until && until <= crate::sys::now_ns() + down_ns);
-            assert_eq!(u64::from(downs), n + 1);
-        }
-        peer.down_until_ns.store(u64::MAX, Ordering::Relaxed);
-        peer.goes_down();
-        assert!(peer.is_down());
-        assert_eq!(state(), (u64::MAX, 9));
-        peer.is_up();
-        assert!(!peer.is_down());
-        assert_eq!(state(), (0, 0));
     }
 
     #[test]
