@@ -17,10 +17,10 @@
 //!
 //! # Waiting
 //! A read has ten seconds ([`PATIENCE_NS`]), then the page is lost and its thread gets SIGBUS.
-//! After five of them the server is asked again, by a new connection. With another copy a server
-//! has half a second, then the other is asked; and for a second after that, or longer each time, it
-//! is asked last. Nobody else waits meanwhile but for the same server: there is a link for reads
-//! and one for writes, each with a lock.
+//! After five of them the server is asked again, by a new connection; so is one that takes the only
+//! copy of a write. With another copy a server has half a second, then the other is asked; and for
+//! a second after that, or longer each time, it is asked last. Nobody else waits meanwhile but for
+//! the same server: there is a link for reads and one for writes, each with a lock.
 //!
 //! # Fork
 //! The connections are the parent's. The child makes its own to the same exports and reads its

@@ -18,6 +18,10 @@ use crate::sys::{Errno, Result};
 const HURRY_NS: u64 = 500_000_000;
 /// The pause between two tries where no server answers.
 const AGAIN_NS: u64 = 50_000_000;
+/// The pause between two tries of a write that nobody waits for, and how long each of them takes at
+/// most: whoever only looks loses little time, now and then.
+const ASIDE_AGAIN_NS: u64 = 500_000_000;
+const ASIDE_NS: u64 = 100_000_000;
 
 #[derive(Default)]
 pub(super) struct Counts {
@@ -43,6 +47,8 @@ struct Sent {
     sent: core::result::Result<Ticket, Errno>,
     result: Option<Result<()>>,
     is_again: bool,
+    /// The time before which it is not sent again, unless somebody waits.
+    again_at_ns: u64,
 }
 
 /// The servers of a run, for one process.
@@ -183,7 +189,8 @@ impl Remote {
     }
 
     /// Starts to write one copy. A connection that turns out to be broken is made again; if that
-    /// fails, again, while there is patience and `persists`.
+    /// fails, again, while there is patience and `persists`. Then the first try has half of it: a
+    /// connection that a firewall has forgotten says nothing for ever, and a new one works.
     fn write_to(
         &self,
         spot: Spot,
@@ -195,11 +202,16 @@ impl Remote {
         let mut link = peer.writes.lock();
         let end = spot.at + bytes.len() as u64;
         let mut is_again = !link.is_open();
+        let mut most = if persists { patience.left_ns() / 2 } else { patience.left_ns() };
         loop {
-            let sent = match peer.open(&mut link, end, patience) {
-                Ok(()) => link.send(CMD_WRITE, spot.at, bytes.len(), bytes, patience),
+            let mut part = patience.at_most(most);
+            let before = part.left_ns();
+            let sent = match peer.open(&mut link, end, &mut part) {
+                Ok(()) => link.send(CMD_WRITE, spot.at, bytes.len(), bytes, &mut part),
                 Err(e) => Err(Failure::Broken(e)),
             };
+            patience.spend(before - part.left_ns());
+            most = patience.left_ns();
             match sent {
                 Ok(ticket) => return Ok(ticket),
                 Err(_) if !is_again => is_again = true,
@@ -234,7 +246,7 @@ impl Remote {
                     self.write_to(spot, bytes, !has_two, &mut part)
                 };
                 flight.patience.spend(before - part.left_ns());
-                *copy = Some(Sent { spot, sent, result: None, is_again: false });
+                *copy = Some(Sent { spot, sent, result: None, is_again: false, again_at_ns: 0 });
             }
             if flight.copies.iter().flatten().any(|copy| copy.sent.is_ok()) {
                 return Ok(flight);
@@ -292,33 +304,62 @@ impl Remote {
     ) {
         let peer = &self.peers[copy.spot.server];
         loop {
-            let ns = if is_other_there { self.hurry_ns } else { self.patience_ns };
-            let mut part = patience.at_most(ns);
+            // Half, as in `write_to`.
+            let most = if is_other_there { self.hurry_ns } else { self.patience_ns / 2 };
+            let mut part = patience.at_most(most);
             let before = part.left_ns();
             let answer = match copy.sent {
                 Ok(ticket) => peer.writes.lock().result(ticket, waits, &mut part),
                 Err(e) => Some(Err(Failure::Refused(e))),
             };
+            patience.spend(before - part.left_ns());
+            // The other half is for a new connection.
+            let again = if is_other_there { part } else { *patience };
             if let Some(Err(Failure::Broken(_))) = answer
-                && !part.is_over()
+                && !again.is_over()
                 && (!copy.is_again || !is_other_there)
             {
-                if copy.is_again {
-                    part.sleep(AGAIN_NS);
+                if !waits && crate::sys::now_ns() < copy.again_at_ns {
+                    return;
                 }
-                copy.is_again = true;
-                self.counts.timeouts.fetch_add(1, Ordering::Relaxed);
-                copy.sent = self.write_to(copy.spot, bytes, !is_other_there, &mut part);
+                let mut part = if waits { again } else { again.at_most(ASIDE_NS) };
+                let before = part.left_ns();
+                let is_sent = self.send_again(copy, bytes, &mut part, is_other_there, waits);
                 patience.spend(before - part.left_ns());
+                if !is_sent {
+                    return;
+                }
                 continue;
             }
-            patience.spend(before - part.left_ns());
             if answer == Some(Ok(())) {
                 peer.is_up();
             }
             copy.result = answer.map(|result| result.map_err(|why| self.failed(peer, why)));
             return;
         }
+    }
+
+    /// Sends a copy again. False: it does not work just now, and nobody waits.
+    fn send_again(
+        &self,
+        copy: &mut Sent,
+        bytes: &[u8],
+        patience: &mut Patience,
+        is_other_there: bool,
+        waits: bool,
+    ) -> bool {
+        if waits && copy.is_again {
+            patience.sleep(AGAIN_NS);
+        }
+        copy.is_again = true;
+        self.counts.timeouts.fetch_add(1, Ordering::Relaxed);
+        let sent = self.write_to(copy.spot, bytes, waits && !is_other_there, patience);
+        if sent.is_err() && !waits && !is_other_there {
+            copy.again_at_ns = crate::sys::now_ns() + ASIDE_AGAIN_NS;
+            return false;
+        }
+        copy.sent = sent;
+        true
     }
 
     pub(super) fn trim(&self, spot: Spot, len: u64) {
@@ -441,6 +482,43 @@ mod tests {
         assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
         assert_eq!(server.requests(), 6);
         assert!(flight.patience.left_ns() <= PATIENCE_NS - 4 * AGAIN_NS);
+        close(&remote);
+    }
+
+    #[test]
+    fn a_write_by_a_connection_that_says_nothing_is_sent_again_by_a_new_one() {
+        let paths = [path("silent")];
+        let server = Hostile::start(&paths[0], EXPORT_BYTES);
+        let remote = remote(&paths).with_patience(2_000_000_000);
+        // The connection of the first request stays silent.
+        server.set(Mode::Silent);
+        server.set_after(1, Mode::Honest);
+        let mut flight = remote.write([spot(0), None], &BYTES).expect("it takes requests");
+        assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
+        assert_eq!(server.contents()[CLAIM..][..BYTES.len()], BYTES);
+        assert_eq!((server.requests(), count(&remote.counts.timeouts)), (2, 1));
+        close(&remote);
+    }
+
+    #[test]
+    fn whoever_only_looks_tries_a_server_that_is_gone_now_and_then_and_does_not_wait_for_it() {
+        let paths = [path("gone")];
+        let server = Hostile::start(&paths[0], EXPORT_BYTES);
+        let remote = remote(&paths).with_patience(2_000_000_000);
+        server.set(Mode::Closes);
+        let mut flight = remote.write([spot(0), None], &BYTES).expect("it takes requests");
+        drop(server);
+        let mut look = |again_at_ns: u64| {
+            flight.copies[0].as_mut().expect("it is sent").again_at_ns = again_at_ns;
+            let before = count(&remote.counts.timeouts);
+            assert_eq!(remote.land(&mut flight, &BYTES, false), None);
+            assert!(!flight.patience.is_over());
+            count(&remote.counts.timeouts) > before
+        };
+        assert_eq!([0, u64::MAX, 0].map(&mut look), [true, false, true]);
+        let server = Hostile::start(&paths[0], EXPORT_BYTES);
+        assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
+        assert_eq!(server.contents()[CLAIM..][..BYTES.len()], BYTES);
         close(&remote);
     }
 
