@@ -24,10 +24,12 @@ use node::Node;
 /// The patience with each answer, before the program starts.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// The patience with the values of one extent, while the program runs: sixteen round trips at
-/// least, of which each may take a hundred milliseconds. After an extent that came to nothing the
-/// servers are left alone for a while, so that such waits do not add up to a lease.
+/// least, of which each may take a hundred milliseconds. A node that came to nothing is left alone
+/// for a while, so that such waits do not add up to a lease.
 const EXTENT_NS: u64 = 2_000_000_000;
-const LEFT_ALONE: Duration = Duration::from_secs(3);
+/// The time after which an extent is renewed again of which some values could not be: by then the
+/// node that has them is asked again, or another one in its place.
+const ONCE_MORE_AFTER: Duration = Duration::from_secs(3);
 /// How much of a second leases are renewed. An extent left over is the first the next time.
 const RENEWS_WITHIN: Duration = Duration::from_millis(700);
 /// The capacity that is assumed where no server says how much it takes.
@@ -50,12 +52,10 @@ pub struct Values {
     geometry: Geometry,
     pub nodes: Vec<Node>,
     lease: Duration,
-    /// For each extent, the moment at which the lease of its values began.
-    renewed: Vec<Option<Instant>>,
+    /// For each extent that is leased, the moment from which on its values are to be renewed.
+    due: Vec<Option<Instant>>,
     /// The extent whose turn is next.
     turn: usize,
-    /// When an extent came to nothing.
-    failed_at: Option<Instant>,
 }
 
 impl std::fmt::Debug for Values {
@@ -91,19 +91,8 @@ impl Values {
         }
         settings.extent_bytes = geometry.extent_bytes;
         settings.servers[0].extents = geometry.extents_of(0).len() as u32;
-        let renewed = vec![None; EXTENTS_MOST];
-        let lease = address.lease;
-        Ok(Values {
-            shown,
-            settings,
-            valkey,
-            geometry,
-            nodes,
-            lease,
-            renewed,
-            turn: 0,
-            failed_at: None,
-        })
+        let (due, lease) = (vec![None; EXTENTS_MOST], address.lease);
+        Ok(Values { shown, settings, valkey, geometry, nodes, lease, due, turn: 0 })
     }
 
     pub fn is_cluster(&self) -> bool {
@@ -166,19 +155,10 @@ impl Values {
         first..first + self.geometry.extent_bytes / CLUSTER_BYTES as u64
     }
 
-    /// Does something to the values of an extent. False: a server does not answer.
-    fn each(&mut self, verb: Verb, extent: usize) -> bool {
-        if self.failed_at.is_some_and(|at| at.elapsed() < LEFT_ALONE) {
-            return false;
-        }
-        let now = Instant::now();
+    /// Does something to the values of an extent, as far as their nodes answer. False: not to all.
+    fn each(&self, verb: Verb, extent: usize) -> bool {
         let mut patience = Patience::new(EXTENT_NS);
-        let done = self.valkey.each(verb, self.units(extent), &mut patience).is_ok();
-        self.failed_at = (!done).then(Instant::now);
-        if done {
-            self.renewed[extent] = (verb == Verb::Renew).then_some(now);
-        }
-        done
+        self.valkey.each(verb, self.units(extent), &mut patience).is_ok()
     }
 }
 
@@ -213,24 +193,30 @@ impl Kept for Values {
 
     fn beat(&mut self, run: &Run) {
         let began = Instant::now();
+        let between = self.lease / 3;
         for i in 0..EXTENTS_MOST {
             let extent = (self.turn + i) % EXTENTS_MOST;
             if owner_of(run.tree, extent) == 0 {
-                self.renewed[extent] = None;
+                self.due[extent] = None;
                 continue;
             }
-            let since = *self.renewed[extent].get_or_insert(began);
-            if since.elapsed() < self.lease / 3 {
+            let now = Instant::now();
+            if now < *self.due[extent].get_or_insert(began + between) {
                 continue;
             }
-            if !self.each(Verb::Renew, extent) || began.elapsed() > RENEWS_WITHIN {
-                self.turn = extent;
+            // A node that is gone keeps no extent from being renewed at the others.
+            let is_done = self.each(Verb::Renew, extent);
+            let next = if is_done { between } else { between.min(ONCE_MORE_AFTER) };
+            self.due[extent] = Some(now + next);
+            if began.elapsed() > RENEWS_WITHIN {
+                self.turn = (extent + 1) % EXTENTS_MOST;
                 return;
             }
         }
     }
 
     fn give_back(&mut self, extent: usize) -> bool {
+        self.due[extent] = None;
         self.each(Verb::Unlink, extent)
     }
 
@@ -313,6 +299,8 @@ fn in_words(shown: &str, e: Errno) -> String {
 mod tests {
     use super::*;
     use crate::os::ControlBlock;
+    use std::io::Write;
+    use std::net::TcpListener;
     use std::sync::atomic::Ordering;
 
     #[test]
@@ -334,10 +322,10 @@ mod tests {
         }
     }
 
-    /// Values of a server that nobody reaches, in two extents.
-    fn values() -> Values {
+    /// Values of a server at that port, in two extents.
+    fn values(port: u16) -> Values {
         let mut settings = Box::new(Settings::new());
-        let address = Address::parse("valkey://127.0.0.1:1", |_| None).unwrap();
+        let address = Address::parse(&format!("valkey://127.0.0.1:{port}"), |_| None).unwrap();
         let servers = address.resolve().unwrap();
         settings.servers[0] = Server { kind: Server::VALKEY, extents: 2, ..servers[0] };
         (settings.servers_len, settings.extent_bytes) = (1, 1 << 20);
@@ -349,15 +337,14 @@ mod tests {
             valkey,
             nodes: Vec::new(),
             lease: Duration::from_secs(3600),
-            renewed: vec![None; EXTENTS_MOST],
+            due: vec![None; EXTENTS_MOST],
             turn: 0,
-            failed_at: None,
         }
     }
 
     #[test]
     fn extents_have_units_of_their_own_and_one_that_is_none_has_none() {
-        let mut values = values();
+        let mut values = values(1);
         assert_eq!((values.units(0), values.units(1)), (1..17, 17..33));
         for extent in [2, EXTENTS_MOST - 1] {
             assert!(values.units(extent).is_empty() && values.give_back(extent));
@@ -372,26 +359,33 @@ mod tests {
     }
 
     #[test]
-    fn an_extent_that_could_not_be_renewed_is_the_first_the_next_time() {
+    fn an_extent_that_cannot_be_renewed_keeps_no_other_from_its_turn() {
         let block: &'static ControlBlock =
             Box::leak(Box::new(ControlBlock::create(&Settings::new()).unwrap()));
         let (tree, control_fd) = (block.tree(), block.fd());
         let run = Run { id: 1, tree, control_fd, command: Vec::new(), started: Instant::now() };
-        let mut values = values();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut values = values(listener.local_addr().unwrap().port());
         tree.leases[0].store(7, Ordering::Release);
         tree.leases[1].store(7, Ordering::Release);
         // Their leases begin when they are seen first.
+        let before = Instant::now();
         values.beat(&run);
-        assert!(values.renewed[..2].iter().all(Option::is_some));
-        assert!((values.renewed[2], values.turn, values.failed_at) == (None, 0, None));
-        // The server is left alone just now, as if it always were.
-        values.failed_at = Instant::now().checked_add(Duration::from_secs(3600));
-        values.lease = Duration::ZERO;
+        assert!(values.due[..2].iter().all(|due| due.is_some_and(|at| at > before)));
+        assert_eq!((values.due[2], values.turn), (None, 0));
+        // A server that refuses every command of one extent, and is left alone with the other.
+        let refuses = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            stream.write_all(&b"-NOPERM no\r\n".repeat(40)).unwrap();
+            stream
+        });
+        (values.lease, values.due) = (Duration::ZERO, vec![None; EXTENTS_MOST]);
+        // The second time only if the first one took too long.
+        (0..2).for_each(|_| values.beat(&run));
+        assert!(values.due[..2].iter().all(Option::is_some), "both have had their turn");
         tree.leases[0].store(0, Ordering::Release);
         values.beat(&run);
-        assert_eq!((values.renewed[0], values.turn), (None, 1));
-        tree.leases[0].store(8, Ordering::Release);
-        values.beat(&run);
-        assert_eq!((values.renewed[0], values.turn), (None, 1), "its turn has not come");
+        assert!(values.due[0].is_none() && values.due[1].is_some());
+        drop(refuses.join().unwrap());
     }
 }

@@ -2,11 +2,15 @@
 //! and the questions of `uzswap run` to nodes.
 
 use super::link::{Failure, Link, Manner, WINDOW};
-use super::map::{NODES_MOST, slot_of};
-use super::resp::{Address, Outgoing};
+use super::map::slot_of;
+use super::resp::{Address, Complaint, Outgoing};
 use super::{Node, Valkey};
+use crate::store::remote::NO_ANSWER;
 use crate::sys::Result;
 use crate::sys::socket::Patience;
+
+/// A unit, behind the number of the node that has it.
+type Placed = (Option<usize>, u64);
 
 /// A command for many keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,65 +43,102 @@ impl Valkey {
         Ok(said.max(0) as u64)
     }
 
-    /// Gives a command for units, many at a time. Returns how many keys there were.
+    /// Gives a command for units, many at a time. Returns how many keys there were. A node that
+    /// says nothing keeps no other from its part: it has the time that is left at the end. If that
+    /// comes to nothing it is left alone for a while, in which its units are an error at once.
+    /// Allocates: for `uzswap run`.
     pub fn each(
         &self,
         verb: Verb,
         units: core::ops::Range<u64>,
         patience: &mut Patience,
     ) -> Result<u64> {
-        let mut done = 0;
-        for i in 0..NODES_MOST {
-            let is_its = |unit: &u64| self.node_of(slot_of(&self.key(*unit))) == Some(i);
-            let mut its = units.clone().filter(is_its);
-            loop {
-                let mut batch = [None; WINDOW];
-                batch.iter_mut().zip(its.by_ref()).for_each(|(place, unit)| *place = Some(unit));
-                if batch[0].is_none() {
-                    break;
+        let node_of = |unit: u64| self.node_of(slot_of(&self.key(unit)));
+        let mut all: Vec<_> = units.map(|unit| (node_of(unit), unit)).collect();
+        all.sort_unstable();
+        let (mut done, mut is_missing) = (0, false);
+        // Units that a node refuses, or that no node has, before those of nodes that say nothing.
+        let (mut refused, mut silent) = (Vec::new(), Vec::new());
+        for its in all.chunk_by(|a, b| a.0 == b.0) {
+            match its[0].0.map(|i| &self.nodes[i]) {
+                None => refused.extend(its),
+                Some(node) if node.is_left_alone() => is_missing = true,
+                Some(node) => {
+                    done += self.each_of(verb, node, its, [&mut refused, &mut silent], patience);
                 }
-                done += self.each_of(verb, &self.nodes[i], &batch, patience)?;
             }
         }
-        // Units whose slots no node has are dealt with one by one.
-        for unit in units.clone().filter(|unit| self.node_of(slot_of(&self.key(*unit))).is_none()) {
-            done += self.each_one(verb, unit, patience)?;
+        refused.append(&mut silent);
+        for (n, (_, unit)) in refused.iter().enumerate() {
+            match self.each_one(verb, *unit, patience) {
+                Ok(keys) => done += keys,
+                Err(why) => {
+                    let left = refused[n..].iter().filter_map(|(node, _)| *node);
+                    left.for_each(|node| self.nodes[node].leave_alone());
+                    return Err(why);
+                }
+            }
         }
-        Ok(done)
+        if is_missing { Err(NO_ANSWER) } else { Ok(done) }
     }
 
-    /// Gives a command for units of one node. A unit for which this does not work is done by
-    /// itself.
+    /// Gives a command for units of one node, and says how many keys there were. Units that are
+    /// refused are added to the refused ones, and those without an answer to the silent ones: all
+    /// that are left once none comes any more.
     fn each_of(
         &self,
         verb: Verb,
         node: &Node,
-        units: &[Option<u64>; WINDOW],
+        units: &[Placed],
+        [refused, silent]: [&mut Vec<Placed>; 2],
         patience: &mut Patience,
-    ) -> Result<u64> {
-        let mut tickets = [None; WINDOW];
-        let mut said = [None; WINDOW];
-        {
-            let mut link = node.writes.lock();
-            if self.open(node, &mut link, 1, patience).is_ok() {
-                for (ticket, unit) in tickets.iter_mut().zip(units.iter().flatten()) {
-                    let command = self.command(verb, *unit);
-                    *ticket = link.send(&command, Manner::default(), patience).ok();
-                }
-                for (said, ticket) in said.iter_mut().zip(tickets.into_iter().flatten()) {
-                    let outcome = link.result(ticket, true, patience).expect("it is waited for");
-                    *said = outcome.ok().and_then(|outcome| outcome.said.ok());
+    ) -> u64 {
+        let (mut done, mut breaks) = (0, 0);
+        let mut batches = units.chunks(WINDOW);
+        while let Some(batch) = batches.next() {
+            // Half of what is left at most: there are other nodes.
+            let mut part = patience.at_most(self.try_ns().min(patience.left_ns() / 2));
+            let before = part.left_ns();
+            let said = self.batch(verb, node, batch, &mut part);
+            patience.spend(before - part.left_ns());
+            for (said, unit) in said.iter().zip(batch) {
+                match said {
+                    Some(Ok(n)) => done += (*n).max(0) as u64,
+                    Some(Err(_)) => refused.push(*unit),
+                    None => silent.push(*unit),
                 }
             }
+            // A connection that somebody has closed meanwhile is made again.
+            breaks = if said[batch.len() - 1].is_none() { breaks + 1 } else { 0 };
+            if breaks > 1 || breaks > 0 && part.is_over() {
+                silent.extend(batches.by_ref().flatten());
+            }
         }
-        let mut done = 0;
-        for (said, unit) in said.into_iter().zip(units.iter().flatten()) {
-            done += match said {
-                Some(n) => n.max(0) as u64,
-                None => self.each_one(verb, *unit, patience)?,
-            };
+        done
+    }
+
+    /// Gives a command for so many units as can be under way; for each of them its answer, if there
+    /// is one.
+    fn batch(
+        &self,
+        verb: Verb,
+        node: &Node,
+        units: &[Placed],
+        patience: &mut Patience,
+    ) -> [Option<core::result::Result<i64, Complaint>>; WINDOW] {
+        let (mut tickets, mut said) = ([None; WINDOW], [None; WINDOW]);
+        let mut link = node.writes.lock();
+        if self.open(node, &mut link, 1, patience).is_ok() {
+            for (ticket, (_, unit)) in tickets.iter_mut().zip(units) {
+                let command = self.command(verb, *unit);
+                *ticket = link.send(&command, Manner::default(), patience).ok();
+            }
         }
-        Ok(done)
+        for (said, ticket) in said.iter_mut().zip(tickets.into_iter().flatten()) {
+            let outcome = link.result(ticket, true, patience).expect("it is waited for");
+            *said = outcome.ok().map(|outcome| outcome.said);
+        }
+        said
     }
 
     /// Asks any node for a text, by a connection for that: see [`Link::read_text`]. For `uzswap
@@ -114,5 +155,96 @@ impl Valkey {
         let answer = answer.and_then(|()| link.read_text(command, into, patience));
         link.close();
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    use super::super::Terms;
+    use super::super::hostile::Hostile;
+    use super::*;
+    use crate::store::extents::{EXTENTS_MOST, Leases};
+    use crate::store::remote::Server;
+
+    static NOBODY: Leases = [const { AtomicU32::new(0) }; EXTENTS_MOST];
+    const UNITS: core::ops::Range<u64> = 0..100;
+
+    fn patience() -> Patience {
+        Patience::new(10_000_000_000)
+    }
+
+    /// Nodes of a Cluster at these ports, which have the slots by turns.
+    fn cluster(ports: &[u16]) -> Valkey {
+        let at = |port: u16| Address::of(b"127.0.0.1", port).expect("digits");
+        let seed = Server::new(at(ports[0]).bytes(), b"").expect("it fits");
+        let servers = &[Server { kind: Server::CLUSTER, extents: 8, ..seed }];
+        let key_prefix = *b"uz:aaaaaaaaa";
+        let terms = Terms { servers, extent_bytes: 1 << 20, lease_ms: 1000, key_prefix };
+        let valkey = Valkey::new(&terms, &NOBODY);
+        for (node, port) in valkey.nodes.iter().zip(ports) {
+            *node.address.lock() = at(*port);
+        }
+        for (i, slot) in valkey.slots.iter().enumerate() {
+            slot.store((i % ports.len()) as u8 + 1, Ordering::Relaxed);
+        }
+        valkey
+    }
+
+    /// Gives the units of a node values.
+    fn fill(valkey: &Valkey, node: usize) -> u64 {
+        let is_its = |unit: &u64| valkey.node_of(slot_of(&valkey.key(*unit))) == Some(node);
+        let store = |unit: &u64| valkey.store(*unit, b"value", &mut patience()).expect("there");
+        UNITS.filter(is_its).inspect(store).count() as u64
+    }
+
+    #[test]
+    fn a_node_that_is_gone_keeps_no_other_from_its_part_and_is_left_alone_then() {
+        let live = Hostile::start();
+        // Nobody listens at the first one, which would have its turn first.
+        let valkey = cluster(&[1, live.address().port()]);
+        let timeouts = || valkey.counts.timeouts.load(Ordering::Relaxed);
+        let mut before = 0;
+        for is_new in [true, false] {
+            assert!(fill(&valkey, 1) > 20);
+            before = if is_new { before } else { timeouts() };
+            let mut short = Patience::new(1_000_000_000);
+            assert_eq!(valkey.each(Verb::Unlink, UNITS, &mut short), Err(NO_ANSWER));
+            assert!(live.values().is_empty());
+            assert_eq!((valkey.nodes[0].is_left_alone(), timeouts() > before), (true, is_new));
+            assert!(!valkey.nodes[1].is_left_alone());
+        }
+        valkey.nodes.iter().for_each(Node::close);
+    }
+
+    #[test]
+    fn each_key_counts_once_where_its_connection_was_closed_meanwhile() {
+        let servers = [Hostile::start(), Hostile::start()];
+        let valkey = cluster(&servers.each_ref().map(|server| server.address().port()));
+        let there = fill(&valkey, 0) + fill(&valkey, 1);
+        assert_eq!(there, UNITS.count() as u64);
+        servers[1].hang_up();
+        assert_eq!(valkey.each(Verb::Renew, UNITS, &mut patience()), Ok(there));
+        servers.iter().for_each(Hostile::hang_up);
+        assert_eq!(valkey.each(Verb::Unlink, UNITS, &mut patience()), Ok(there));
+        assert_eq!(valkey.each(Verb::Renew, UNITS, &mut patience()), Ok(0));
+        valkey.nodes.iter().for_each(Node::close);
+    }
+
+    #[test]
+    fn units_that_have_moved_or_have_no_node_are_asked_for_one_by_one() {
+        let servers = [Hostile::start(), Hostile::start()];
+        let valkey = cluster(&servers.each_ref().map(|server| server.address().port()));
+        let there = fill(&valkey, 0) + fill(&valkey, 1);
+        // The second has all by now, and says so.
+        servers[0].moves_to(&servers[1]);
+        assert_eq!(valkey.each(Verb::Renew, UNITS, &mut patience()), Ok(there));
+        assert!(UNITS.clone().all(|unit| valkey.node_of(slot_of(&valkey.key(unit))) == Some(1)));
+        // The map that is looked for knows them.
+        valkey.slots.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
+        assert_eq!(valkey.each(Verb::Unlink, UNITS, &mut patience()), Ok(there));
+        assert!(servers[1].values().is_empty() && valkey.is_whole());
+        valkey.nodes.iter().for_each(Node::close);
     }
 }

@@ -1,4 +1,5 @@
-//! One node, as one process deals with it: two connections, and whether its replica keeps up.
+//! One node, as one process deals with it: two connections, whether its replica keeps up, and
+//! whether it has just failed to do something for many keys.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -13,6 +14,10 @@ use crate::sys::sync::Mutex;
 const WAIT_MS: u32 = 500;
 const LONE_NS: u64 = 1_000_000_000;
 const LONE_LOG2_MOST: u32 = 5;
+/// How long a node is left alone that has come to nothing in a command for many keys. `uzswap run`
+/// gives one for each extent: it must not wait for a dead node with each of them, and finds one
+/// that is back before any lease ends.
+const LEFT_ALONE_NS: u64 = 3_000_000_000;
 
 /// A node, its connections, and whether its replica comes in time.
 pub struct Node {
@@ -26,6 +31,8 @@ pub struct Node {
     /// in time.
     lone_until_ns: AtomicU64,
     lones: AtomicU32,
+    /// The time until which no command for many keys is given to it.
+    left_alone_until_ns: AtomicU64,
 }
 
 impl Node {
@@ -38,6 +45,7 @@ impl Node {
             has_replica: AtomicBool::new(false),
             lone_until_ns: AtomicU64::new(0),
             lones: AtomicU32::new(0),
+            left_alone_until_ns: AtomicU64::new(0),
         }
     }
 
@@ -65,6 +73,17 @@ impl Node {
             let until = crate::sys::now_ns() + (LONE_NS << log2);
             self.lone_until_ns.store(until, Ordering::Relaxed);
         }
+    }
+
+    /// Whether it is left alone for a while.
+    pub(super) fn is_left_alone(&self) -> bool {
+        let until = self.left_alone_until_ns.load(Ordering::Relaxed);
+        until != 0 && crate::sys::now_ns() < until
+    }
+
+    pub(super) fn leave_alone(&self) {
+        let until = crate::sys::now_ns() + LEFT_ALONE_NS;
+        self.left_alone_until_ns.store(until, Ordering::Relaxed);
     }
 
     pub(super) fn links(&self) -> [&Mutex<Link>; 2] {

@@ -178,6 +178,12 @@ impl Valkey {
         opened
     }
 
+    /// How long one try may take. Half for one server: a connection that a firewall has forgotten
+    /// says nothing, and a new one works.
+    pub(super) fn try_ns(&self) -> u64 {
+        if self.is_cluster { TRY_NS } else { self.patience_ns / 2 }
+    }
+
     /// The node of an address, which may be new; `None`: there are too many.
     fn node_at(&self, address: Address) -> Option<usize> {
         if let Some(i) = self.nodes.iter().position(|node| node.address() == address) {
@@ -208,10 +214,7 @@ impl Valkey {
             };
             let mut answer = Err(Failure::Said(Complaint::Later));
             if let Some(node) = node {
-                // Half: a connection that a firewall has forgotten says nothing, and a new one
-                // works.
-                let most = if self.is_cluster { TRY_NS } else { self.patience_ns / 2 };
-                let mut part = patience.at_most(most);
+                let mut part = patience.at_most(self.try_ns());
                 let before = part.left_ns();
                 answer = attempt(&self.nodes[node], is_asking, &mut part);
                 patience.spend(before - part.left_ns());
@@ -313,9 +316,8 @@ impl Valkey {
         let bytes = &bytes[..flight.len];
         if let Some((i, ticket)) = flight.sent {
             let node = &self.nodes[i];
-            // Half, as in `drive`: the rest is for a new connection.
-            let most = if self.is_cluster { TRY_NS } else { self.patience_ns / 2 };
-            let mut part = flight.patience.at_most(most);
+            // The rest is for a new connection, as in `drive`.
+            let mut part = flight.patience.at_most(self.try_ns());
             let before = part.left_ns();
             let answer = node.writes.lock().result(ticket, waits, &mut part)?;
             flight.patience.spend(before - part.left_ns());
