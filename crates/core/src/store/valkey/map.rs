@@ -21,8 +21,9 @@ const PARTS_MOST: usize = 1 << 19;
 /// most.
 const RANGE_PARTS_MOST: usize = 64;
 const NODE_PARTS_MOST: usize = 16;
-/// The longest text that is passed over: a host's name has 255 bytes at most.
+/// The longest text that is passed over, and the longest name of a host.
 const TEXT_MOST_BYTES: usize = 4096;
+const HOST_BYTES: usize = 255;
 /// A Cluster of more primaries than we take.
 pub const TOO_MANY: Errno = Errno::EMFILE;
 
@@ -94,14 +95,14 @@ impl<S: Stream> Reader<'_, S> {
         }
     }
 
-    /// A text's beginning; empty, if there is none.
-    fn text<'t>(&mut self, into: &'t mut [u8]) -> Result<&'t [u8]> {
+    /// A text; empty, if the server has none; `None`, if it is longer than there is room.
+    fn text<'t>(&mut self, into: &'t mut [u8]) -> Result<Option<&'t [u8]>> {
         match self.head()? {
             Head::Bulk(n) if n <= TEXT_MOST_BYTES => {
                 let kept = self.incoming.body_beginning(self.stream, n, into)?;
-                Ok(&into[..if n > into.len() { 0 } else { kept }])
+                Ok((n <= into.len()).then_some(&into[..kept]))
             }
-            Head::Nothing | Head::Status => Ok(&[]),
+            Head::Nothing | Head::Status => Ok(Some(&[])),
             _ => Err(EPROTO),
         }
     }
@@ -126,13 +127,13 @@ impl<S: Stream> Reader<'_, S> {
         if parts < 2 {
             return Err(EPROTO);
         }
-        let (mut host, mut digits) = ([0; 64], [0; 64]);
+        let (mut host, mut digits) = ([0; HOST_BYTES], [0; 64]);
         let host = self.text(&mut host)?;
         let port = self.number(65535)? as u16;
         // The endpoint may be a name; then the words after the node's id say its address, too.
         let mut address = match host {
-            [] => from.with_port(port),
-            host => Address::of(host, port),
+            Some([]) => from.with_port(port),
+            host => host.and_then(|host| Address::of(host, port)),
         };
         for part in 2..parts {
             if part == 2 {
@@ -146,8 +147,8 @@ impl<S: Stream> Reader<'_, S> {
             };
             for _ in 0..words / 2 {
                 let mut name = [0; 16];
-                let is_ip = self.text(&mut name)? == b"ip";
-                let value = self.text(&mut digits)?;
+                let is_ip = self.text(&mut name)? == Some(b"ip");
+                let value = self.text(&mut digits)?.unwrap_or(&[]);
                 address = address.or(if is_ip { Address::of(value, port) } else { None });
             }
             (0..words % 2).try_for_each(|_| self.skip(1))?;
@@ -303,6 +304,20 @@ mod tests {
         // Every byte of it may be the last.
         for end in 0..reply.len() {
             assert!(read(&reply[..end]).is_err(), "{end}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_any_length_is_not_the_node_that_was_asked() {
+        for len in [1, 64, 65, HOST_BYTES, HOST_BYTES + 1, TEXT_MOST_BYTES] {
+            let host = bulk(&"n".repeat(len));
+            let reply = |words: &[&str]| {
+                format!("*1\r\n*3\r\n:0\r\n:16383\r\n{}", node(&host, 7001, words))
+            };
+            let (_, map) = read(&reply(&["ip", "10.0.0.7"])).unwrap();
+            assert_eq!(map.primaries()[0].address, address("10.0.0.7", 7001), "{len} bytes");
+            let (_, map) = read(&reply(&[])).unwrap();
+            assert_eq!(map.owner(0), None, "{len} bytes");
         }
     }
 
