@@ -94,6 +94,7 @@ impl Valkey {
                 *address = primary.address;
                 node.replica_came(true);
             }
+            node.name.store(primary.name, Ordering::Relaxed);
             node.has_replica.store(primary.has_replica, Ordering::Relaxed);
         }
         for (slot, owner) in self.slots.iter().enumerate() {
@@ -103,6 +104,7 @@ impl Valkey {
         for (i, node) in self.nodes.iter().enumerate() {
             if !nodes.contains(&Some(i)) {
                 *node.address.lock() = Address::NONE;
+                node.name.store(0, Ordering::Relaxed);
             }
         }
     }

@@ -7,7 +7,7 @@
 //! The map comes by `CLUSTER SLOTS`, which all versions know, and is read as it comes: of each
 //! primary its address is kept and whether it has a replica, of each slot the primary's number.
 
-use super::resp::{Address, Complaint, Head, Incoming, Stream};
+use super::resp::{Address, Complaint, Head, Incoming, Stream, name_of};
 use crate::store::remote::EPROTO;
 use crate::sys::{Errno, Result};
 
@@ -55,6 +55,8 @@ pub fn slot_of(key: &[u8]) -> u16 {
 pub struct Primary {
     pub address: Address,
     pub has_replica: bool,
+    /// As redirections name it: see [`name_of`].
+    pub name: u64,
 }
 
 /// See the module.
@@ -121,8 +123,9 @@ impl<S: Stream> Reader<'_, S> {
         }
     }
 
-    /// A node: its address, if that is in digits. `from`: the node that we have asked.
-    fn node(&mut self, from: Address) -> Result<Option<Address>> {
+    /// A node: its address, if that is in digits, and its name. `from`: the node that we have
+    /// asked.
+    fn node(&mut self, from: Address) -> Result<(Option<Address>, u64)> {
         let parts = self.array(NODE_PARTS_MOST)?;
         if parts < 2 {
             return Err(EPROTO);
@@ -130,6 +133,7 @@ impl<S: Stream> Reader<'_, S> {
         let (mut host, mut digits) = ([0; HOST_BYTES], [0; 64]);
         let host = self.text(&mut host)?;
         let port = self.number(65535)? as u16;
+        let name = host.map_or(0, |host| name_of(host, port));
         // The endpoint may be a name; then the words after the node's id say its address, too.
         let mut address = match host {
             Some([]) => from.with_port(port),
@@ -153,14 +157,14 @@ impl<S: Stream> Reader<'_, S> {
             }
             (0..words % 2).try_for_each(|_| self.skip(1))?;
         }
-        Ok(address)
+        Ok((address, name))
     }
 }
 
 impl Map {
     /// An empty map. Allocates, so not for use in a fault.
     pub fn new() -> Map {
-        let none = Primary { address: Address::NONE, has_replica: false };
+        let none = Primary { address: Address::NONE, has_replica: false, name: 0 };
         Map { primaries: [none; NODES_MOST], len: 0, owners: vec![0; SLOTS].into_boxed_slice() }
     }
 
@@ -201,12 +205,12 @@ impl Map {
             return Err(EPROTO);
         }
         let (first, last) = (reader.number(SLOTS - 1)?, reader.number(SLOTS - 1)?);
-        let primary = reader.node(from)?;
+        let (primary, name) = reader.node(from)?;
         for _ in 3..parts {
             reader.node(from)?;
         }
         let Some(address) = primary.filter(|_| first <= last) else { return Ok(()) };
-        let number = self.primary(Primary { address, has_replica: parts > 3 })?;
+        let number = self.primary(Primary { address, has_replica: parts > 3, name })?;
         self.owners[first..=last].fill(number as u8 + 1);
         Ok(())
     }
@@ -291,11 +295,13 @@ mod tests {
         let (is_cluster, map) = read(&reply).unwrap();
         assert!(is_cluster && is_whole(&map));
         let of = |slot: usize| map.primaries()[map.owner(slot).unwrap()];
-        let primary =
-            |host, port, has_replica| Primary { address: address(host, port), has_replica };
-        assert_eq!(of(5460), primary("10.0.0.1", 7001, true));
-        assert_eq!(of(5461), primary("10.0.0.3", 7003, false));
-        assert_eq!(of(16383), primary(FROM, 7004, false));
+        let primary = |host, port, has_replica, name: &str| {
+            let name = name_of(name.as_bytes(), port);
+            Primary { address: address(host, port), has_replica, name }
+        };
+        assert_eq!(of(5460), primary("10.0.0.1", 7001, true, "10.0.0.1"));
+        assert_eq!(of(5461), primary("10.0.0.3", 7003, false, "name.example"));
+        assert_eq!(of(16383), primary(FROM, 7004, false, ""));
         assert_eq!(map.primaries().len(), 3);
         let (is_cluster, map) =
             read("-ERR This instance has cluster support disabled\r\n").unwrap();

@@ -22,6 +22,8 @@ const LEFT_ALONE_NS: u64 = 3_000_000_000;
 /// A node, its connections, and whether its replica comes in time.
 pub struct Node {
     pub(super) address: Mutex<Address>,
+    /// Its name in redirections, as [`name_of`](super::resp::name_of) says it; 0: none is known.
+    pub(super) name: AtomicU64,
     pub(super) reads: Mutex<Link>,
     pub(super) writes: Mutex<Link>,
     /// The numbers of the links' descriptors, to be read without their locks.
@@ -39,6 +41,7 @@ impl Node {
     pub(super) fn new() -> Node {
         Node {
             address: Mutex::new(Address::NONE),
+            name: AtomicU64::new(0),
             reads: Mutex::of(Class::Link, Link::new()),
             writes: Mutex::of(Class::Link, Link::new()),
             descriptors: [const { AtomicI32::new(-1) }; 2],

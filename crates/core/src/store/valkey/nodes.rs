@@ -14,7 +14,7 @@ use super::link::{Answer, Failure, Link, Login, Manner, Outcome, Ticket};
 use super::many::Verb;
 use super::map::{Map, NODES_MOST, SLOTS, slot_of};
 use super::node::Node;
-use super::resp::{Address, Complaint};
+use super::resp::{Address, Complaint, Place};
 use super::{GONE, KEY_BYTES, PREFIX_BYTES, Terms, key_of};
 use crate::store::QUEUE_BUFFERS;
 use crate::store::extents::{Extents, Geometry, Leases};
@@ -194,9 +194,22 @@ impl Valkey {
         let free = (0..NODES_MOST).find(|i| !is_used(*i))?;
         let node = &self.nodes[free];
         *node.address.lock() = address;
+        node.name.store(0, Ordering::Relaxed);
         node.has_replica.store(false, Ordering::Relaxed);
         node.replica_came(true);
         Some(free)
+    }
+
+    /// The node of a place that the node `from` has named. A name that is not known yet may be in
+    /// the next map.
+    fn node_in(&self, place: Place, from: Option<usize>) -> Option<usize> {
+        match place {
+            Place::At(address) => self.node_at(address),
+            Place::Here(port) => self.node_at(self.nodes[from?].address().with_port(port)?),
+            Place::Named(name) => {
+                self.nodes.iter().position(|node| node.name.load(Ordering::Relaxed) == name)
+            }
+        }
     }
 
     /// Does something at the node that has the key by now.
@@ -230,7 +243,7 @@ impl Valkey {
                 return Err(errno_of(why));
             }
             hops += 1;
-            let is_elsewhere = hops <= HOPS_MOST && self.redirect(slot, why, &mut asked);
+            let is_elsewhere = hops <= HOPS_MOST && self.redirect(slot, node, why, &mut asked);
             if is_elsewhere {
                 continue;
             }
@@ -248,18 +261,24 @@ impl Valkey {
         }
     }
 
-    /// Whether the node named another one, and that one is known.
-    fn redirect(&self, slot: u16, why: Failure, asked: &mut Option<usize>) -> bool {
+    /// Whether the node `from` named another one, and that one is known.
+    fn redirect(
+        &self,
+        slot: u16,
+        from: Option<usize>,
+        why: Failure,
+        asked: &mut Option<usize>,
+    ) -> bool {
         match why {
-            Failure::Said(Complaint::Moved(to, Some(address))) if to == slot && self.is_cluster => {
-                let node = self.node_at(address);
+            Failure::Said(Complaint::Moved(to, Some(place))) if to == slot && self.is_cluster => {
+                let node = self.node_in(place, from);
                 if let Some(node) = node {
                     self.slots[usize::from(slot)].store(node as u8 + 1, Ordering::Release);
                 }
                 node.is_some()
             }
-            Failure::Said(Complaint::Ask(Some(address))) if self.is_cluster => {
-                *asked = self.node_at(address);
+            Failure::Said(Complaint::Ask(Some(place))) if self.is_cluster => {
+                *asked = self.node_in(place, from);
                 asked.is_some()
             }
             _ => false,
@@ -413,6 +432,7 @@ pub fn errno_of(why: Failure) -> Errno {
 
 #[cfg(test)]
 mod tests {
+    use super::super::resp::name_of;
     use super::*;
     use crate::store::extents::EXTENTS_MOST;
     use std::io::Write;
@@ -488,8 +508,8 @@ mod tests {
     fn a_node_is_followed_to_if_it_is_named_for_the_slot_and_there_is_a_place_for_it() {
         let valkey = valkey(Server::CLUSTER, 1, PATIENCE_NS);
         let moved = |slot: u16, port| {
-            let to = Failure::Said(Complaint::Moved(slot, Some(address(port))));
-            valkey.redirect(slot, to, &mut None)
+            let to = Failure::Said(Complaint::Moved(slot, Some(Place::At(address(port)))));
+            valkey.redirect(slot, None, to, &mut None)
         };
         let most = NODES_MOST as u16;
         assert!((0..most).all(|slot| moved(slot, 7000 + slot)));
@@ -501,12 +521,45 @@ mod tests {
         assert_eq!((valkey.node_of(3), valkey.node_of(4)), (Some(0), Some(3)));
         assert!(valkey.nodes[3].address() == address(8000) && !valkey.nodes[3].has_replica());
         // Of another slot, and where there is no name.
-        let other = Failure::Said(Complaint::Moved(9, Some(address(7001))));
-        assert!(!valkey.redirect(8, other, &mut None));
-        assert!(!valkey.redirect(8, Failure::Said(Complaint::Ask(None)), &mut None));
+        let other = Failure::Said(Complaint::Moved(9, Some(Place::At(address(7001)))));
+        assert!(!valkey.redirect(8, None, other, &mut None));
+        assert!(!valkey.redirect(8, None, Failure::Said(Complaint::Ask(None)), &mut None));
         let mut asked = None;
-        let ask = Failure::Said(Complaint::Ask(Some(address(7001))));
-        assert!(valkey.redirect(8, ask, &mut asked));
+        let ask = Failure::Said(Complaint::Ask(Some(Place::At(address(7001)))));
+        assert!(valkey.redirect(8, None, ask, &mut asked));
         assert_eq!((asked, valkey.node_of(8)), (Some(1), Some(8)), "for this once");
+    }
+
+    #[test]
+    fn a_key_is_found_at_a_node_that_has_a_name_or_another_port_of_the_one_that_was_asked() {
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [first, second] = listeners.each_ref().map(|l| l.local_addr().unwrap().port());
+        let valkey = valkey(Server::CLUSTER, 1, PATIENCE_NS);
+        *valkey.nodes[0].address.lock() = address(first);
+        valkey.slots.iter().for_each(|slot| slot.store(1, Ordering::Relaxed));
+        *valkey.nodes[5].address.lock() = address(second);
+        valkey.nodes[5].name.store(name_of(b"name.example", 7), Ordering::Relaxed);
+        let asks = std::thread::spawn(move || {
+            let say = |listener: &TcpListener, reply: &str| {
+                let mut stream = listener.accept().unwrap().0;
+                stream.write_all(reply.as_bytes()).unwrap();
+                stream
+            };
+            let places = ["name.example:7".to_string(), format!(":{second}")];
+            places.map(|place| {
+                let first = say(&listeners[0], &format!("-ASK 7 {place}\r\n"));
+                [first, say(&listeners[1], "+OK\r\n$5\r\nbytes\r\n")]
+            })
+        });
+        for _ in 0..2 {
+            let mut buf = [0; 5];
+            assert_eq!(valkey.read(7, 0, &mut buf), Ok(()));
+            assert_eq!(&buf, b"bytes");
+            valkey.nodes.iter().for_each(Node::close);
+        }
+        let unknown = Failure::Said(Complaint::Ask(Some(Place::Named(name_of(b"x.example", 7)))));
+        assert!(!valkey.redirect(7, Some(0), unknown, &mut None));
+        assert_eq!(valkey.counts.timeouts.load(Ordering::Relaxed), 0);
+        drop(asks.join().unwrap());
     }
 }

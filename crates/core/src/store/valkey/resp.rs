@@ -51,9 +51,9 @@ pub enum Head {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Complaint {
     /// The slot is another node's for good. `None`: it is not named in a way that is understood.
-    Moved(u16, Option<Address>),
+    Moved(u16, Option<Place>),
     /// The key is at another node, this once.
-    Ask(Option<Address>),
+    Ask(Option<Place>),
     /// TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, UNBLOCKED, BUSY, or a WAIT at a node
     /// that has become a replica: it will pass.
     Later,
@@ -63,6 +63,28 @@ pub enum Complaint {
     NotAllowed,
     /// Everything else.
     Other,
+}
+
+/// A node, as a redirection names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    At(Address),
+    /// Another port of the host that was asked: the Cluster does not tell where its nodes are.
+    Here(u16),
+    /// A host's name: see [`name_of`]. The map says whose it is.
+    Named(u64),
+}
+
+/// The name of a host with a port, as a number: there is no room for the text. 0: it has none. Two
+/// names of one number cost a redirection more.
+pub fn name_of(host: &[u8], port: u16) -> u64 {
+    // A question mark stands for a name that is not known.
+    if matches!(host, b"" | b"?") || port == 0 {
+        return 0;
+    }
+    // FNV-1a.
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    host.iter().chain(&port.to_be_bytes()).fold(0xcbf2_9ce4_8422_2325, step).max(1)
 }
 
 /// The address of a node, as the kernel takes it: `struct sockaddr_in` or `sockaddr_in6`.
@@ -183,11 +205,17 @@ impl Complaint {
     }
 }
 
-/// `10.0.0.1:6379`, `::1:6379`: the port stands behind the last colon.
-fn host_and_port(text: &[u8]) -> Option<Address> {
+/// `10.0.0.1:6379`, `::1:6379`, `name.example:6379`, `:6379`: the port stands behind the last
+/// colon.
+fn host_and_port(text: &[u8]) -> Option<Place> {
     let colon = text.iter().rposition(|b| *b == b':')?;
-    let port = u16::try_from(number(&text[colon + 1..])?).ok()?;
-    Address::of(&text[..colon], port)
+    let port = u16::try_from(number(&text[colon + 1..])?).ok().filter(|port| *port != 0)?;
+    let host = &text[..colon];
+    match Address::of(host, port) {
+        Some(address) => Some(Place::At(address)),
+        None if host.is_empty() => Some(Place::Here(port)),
+        None => Some(Place::Named(name_of(host, port))).filter(|p| *p != Place::Named(0)),
+    }
 }
 
 /// Bytes that have come and are not taken yet.

@@ -43,7 +43,9 @@ fn heads(bytes: &[u8], sizes: &[usize]) -> Vec<Result<Head>> {
 
 #[test]
 fn replies_are_known() {
-    let node = Address::of(b"10.0.0.1", 6379);
+    let address = Address::of(b"10.0.0.1", 6379);
+    let node = address.map(Place::At);
+    let named = Some(Place::Named(name_of(b"name.example", 1)));
     for (bytes, is) in [
         (&b"+OK\r\n"[..], Head::Status),
         (b":-12\r\n", Head::Number(-12)),
@@ -52,9 +54,17 @@ fn replies_are_known() {
         (b"$70000\r\n", Head::Bulk(70000)),
         (b"*0\r\n", Head::Array(0)),
         (b"-MOVED 16383 10.0.0.1:6379\r\n", Head::Error(Complaint::Moved(16383, node))),
-        (b"-MOVED 7 name.example:1\r\n", Head::Error(Complaint::Moved(7, None))),
+        (b"-MOVED 7 name.example:1\r\n", Head::Error(Complaint::Moved(7, named))),
+        (b"-MOVED 7 name.example:0\r\n", Head::Error(Complaint::Moved(7, None))),
+        (b"-MOVED 7 ?:1\r\n", Head::Error(Complaint::Moved(7, None))),
+        (b"-MOVED 7\r\n", Head::Error(Complaint::Moved(7, None))),
+        (b"-ASK 7 name.example:1\r\n", Head::Error(Complaint::Ask(named))),
+        (b"-ASK 7 :6380\r\n", Head::Error(Complaint::Ask(Some(Place::Here(6380))))),
         (b"-ASK 0 10.0.0.1:6379\r\n", Head::Error(Complaint::Ask(node))),
-        (b"-ASK 0 ::1:6379\r\n", Head::Error(Complaint::Ask(Address::of(b"::1", 6379)))),
+        (
+            b"-ASK 0 ::1:6379\r\n",
+            Head::Error(Complaint::Ask(Address::of(b"::1", 6379).map(Place::At))),
+        ),
         (b"-CLUSTERDOWN Hash slot not served\r\n", Head::Error(Complaint::Later)),
         (b"-TRYAGAIN\r\n", Head::Error(Complaint::Later)),
         (b"-LOADING it\r\n", Head::Error(Complaint::Later)),
@@ -73,7 +83,7 @@ fn replies_are_known() {
         assert_eq!(heads(bytes, &[1000]), [Ok(is)], "{:?}", String::from_utf8_lossy(bytes));
     }
     assert_eq!(
-        node.and_then(|n| n.to_socket_address()).map(|a| a.to_string()),
+        address.and_then(|a| a.to_socket_address()).map(|a| a.to_string()),
         Some("10.0.0.1:6379".into())
     );
 }
