@@ -111,3 +111,65 @@ impl Node {
         self.links().into_iter().for_each(|link| link.lock().close());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::file;
+
+    fn load(of: &AtomicU64) -> u64 {
+        of.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_replica_is_waited_for_if_there_is_one_and_it_came_the_last_time() {
+        let node = Node::new();
+        assert_eq!((node.wait_ms(), node.has_replica()), (0, false));
+        node.has_replica.store(true, Ordering::Relaxed);
+        assert_eq!(node.wait_ms(), WAIT_MS);
+        for n in 0..9 {
+            let before = crate::sys::now_ns();
+            node.replica_came(false);
+            let (until, lone_ns) = (load(&node.lone_until_ns), LONE_NS << n.min(LONE_LOG2_MOST));
+            assert!(before + lone_ns <= until && until <= crate::sys::now_ns() + lone_ns);
+            assert_eq!(node.lones.load(Ordering::Relaxed), n + 1);
+        }
+        node.lone_until_ns.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(node.wait_ms(), 0);
+        // It is tried again when its time is over, and a time longer than that if it fails.
+        node.lone_until_ns.store(1, Ordering::Relaxed);
+        assert_eq!(node.wait_ms(), WAIT_MS);
+        node.replica_came(true);
+        assert_eq!((node.wait_ms(), load(&node.lone_until_ns)), (WAIT_MS, 0));
+        assert_eq!(node.lones.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_node_is_left_alone_until_a_time_that_ends() {
+        let node = Node::new();
+        assert!(!node.is_left_alone());
+        let before = crate::sys::now_ns();
+        node.leave_alone();
+        let until = load(&node.left_alone_until_ns);
+        assert!(before + LEFT_ALONE_NS <= until && until <= crate::sys::now_ns() + LEFT_ALONE_NS);
+        for (until, is_left) in [(u64::MAX, true), (before, false), (0, false)] {
+            node.left_alone_until_ns.store(until, Ordering::Relaxed);
+            assert_eq!(node.is_left_alone(), is_left);
+        }
+    }
+
+    #[test]
+    fn connections_that_were_there_keep_their_numbers_and_none_is_taken_for_others() {
+        let node = Node::new();
+        let numbers = || node.descriptors.each_ref().map(|number| number.load(Ordering::Acquire));
+        // A process has a connection to each of a few nodes, and there is room for many.
+        assert_eq!((node.reserve(), numbers()), (Ok(()), [-1; 2]));
+        node.writes.lock().reserve().expect("a descriptor");
+        let fd = node.writes.lock().descriptor();
+        assert_eq!((node.reserve(), numbers()), (Ok(()), [-1, fd]));
+        assert!(file::disk_bytes(fd).is_ok(), "it is open");
+        node.close();
+        assert_eq!(node.writes.lock().descriptor(), -1);
+        assert_eq!((node.reserve(), numbers()[0]), (Ok(()), -1));
+    }
+}
