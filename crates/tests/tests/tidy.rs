@@ -9,6 +9,8 @@ use std::process::Command;
 
 #[path = "tidy/pager.rs"]
 mod pager;
+#[path = "tidy/takeover.rs"]
+mod takeover;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -198,6 +200,21 @@ fn imports_are_found_in_all_their_forms() {
     let text = "// use crate::no;\nuse crate::sys::{a, b};\nuse crate::{pool::x, store};\n\
                 let y = crate::codec::f();\n#[cfg(test)]\nmod tests {\nuse crate::fault;\n}";
     assert_eq!(imports(&code_of(text)), ["sys", "pool", "store", "codec"]);
+}
+
+/// Files in the order of the table at the head of `head`, from the bottom to the top. A row has the
+/// name of a layer, three spaces or more, and files.
+fn layers(head: &str) -> Vec<String> {
+    let Some((_, text)) = rust_files().into_iter().find(|(name, _)| name == head) else {
+        return Vec::new();
+    };
+    let (_, table) = text.split_once("reads this table):").expect("the table's announcement");
+    let rows = table.split("```").nth(1).expect("the table").lines();
+    let rows = rows.filter_map(|row| row.trim_start_matches("//!").trim().split_once("   "));
+    let layers = rows.map(|(_, files)| files.split_whitespace().map(str::to_string));
+    let mut all: Vec<Vec<String>> = layers.map(Iterator::collect).collect();
+    all.reverse();
+    [vec!["mod".to_string()], all.concat()].concat()
 }
 
 // ---------------------------------------------------------------- statistics

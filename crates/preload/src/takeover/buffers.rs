@@ -13,8 +13,9 @@ use uzswap::region::{ADDRESS_END, page_ceil, page_floor};
 use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
+use super::own_stack::{current, runtime};
 use super::thread::ThreadBlock;
-use super::{ACTIVE, Answer, Args, PAGER, PID, call, cancel, count, runtime, with_own_words};
+use super::{ACTIVE, Answer, Args, PAGER, PID, call, cancel, count};
 use crate::calls::walk::{Kind, Visit, scan, walk};
 
 /// Larger transfers go in pieces, so that holding does not exceed the limit. A piece is some MiB:
@@ -326,9 +327,27 @@ pub(super) fn with_held<R>(
     r
 }
 
+/// Makes a call that reads or writes words of ours on the program's stack. They may be paged out
+/// after `attempt` has touched them and before the kernel does: a bad address is one that stays
+/// bad. `attempt` writes the words anew each time.
+///
+/// Trying again is not enough. In a process that waits for its turn each touch waits until a signal
+/// comes, whose handler then runs before the call is made, while the evictor takes all pages: no
+/// number of tries would do. So the stack around the words is held.
+pub(super) fn with_own_words(mut attempt: impl FnMut() -> isize) -> isize {
+    const TRIES: u32 = 2;
+    for _ in 0..TRIES {
+        let result = attempt();
+        if result != Errno::EFAULT.as_return() {
+            return result;
+        }
+    }
+    with_stack_held(attempt)
+}
+
 /// Holds the stack around the caller's frames for the duration of `f`, which may have words there
 /// for the kernel to read or write.
-pub(super) fn with_stack_held(f: impl FnOnce() -> isize) -> isize {
+fn with_stack_held(f: impl FnOnce() -> isize) -> isize {
     /// Bytes of stack that `f` uses below this frame, and bytes above it where words of its callers
     /// lie.
     const BELOW_BYTES: usize = 4 << 10;
@@ -336,7 +355,7 @@ pub(super) fn with_stack_held(f: impl FnOnce() -> isize) -> isize {
     if !ACTIVE.load(Ordering::Acquire) {
         return f();
     }
-    let t = super::thread::current();
+    let t = current();
     let mark = t.holds().mark();
     let here = 0u8;
     let sp = &raw const here as usize;

@@ -14,10 +14,10 @@ use uzswap::control::handles::{Handle, Handles};
 use uzswap::sys::program::ProcMem;
 use uzswap::sys::{Errno, nr};
 
+use super::buffers::with_own_words;
+use super::own_stack::{current, runtime};
 use super::thread::ThreadBlock;
-use super::{
-    Answer, Args, PAGER, PID, buffers, call, evictor, raw, runtime, thread, with_own_words,
-};
+use super::{Answer, Args, PAGER, PID, buffers, call, evictor, outside, raw, thread};
 
 /// The descriptors of the run: the counters', and the settings'. Their files are checked once, at
 /// the start: from then on nobody but us can close or replace them.
@@ -72,7 +72,7 @@ fn ours(into: &mut [i32; OURS_MOST]) -> usize {
     };
     add(CONTROL_FD.load(Ordering::Relaxed));
     add(SETTINGS_FD.load(Ordering::Relaxed));
-    evictor::fds().into_iter().for_each(&mut add);
+    outside::fds().into_iter().for_each(&mut add);
     add(ProcMem::early_fd());
     if let Some(a) = PAGER.active().or(PAGER.ended()) {
         a.mechanism.fds().into_iter().for_each(&mut add);
@@ -93,7 +93,7 @@ fn is_ours(fd: i32) -> bool {
     if fd < LOWEST.load(Ordering::Acquire) {
         return false;
     }
-    runtime(thread::current(), move || {
+    runtime(current(), move || {
         let mut fds = [0; OURS_MOST];
         let n = ours(&mut fds);
         fds[..n].contains(&fd)
@@ -139,7 +139,7 @@ pub(super) fn only_evictor_shares(t: &ThreadBlock) -> bool {
 fn close_range(mut a: Args) -> Option<Answer> {
     const UNSHARE: usize = 2;
     const CLOEXEC: usize = 4;
-    let stays = a[2] & UNSHARE != 0 && only_evictor_shares(thread::current());
+    let stays = a[2] & UNSHARE != 0 && only_evictor_shares(current());
     if stays {
         a[2] &= !UNSHARE;
     }
@@ -150,7 +150,7 @@ fn close_range(mut a: Args) -> Option<Answer> {
         let here = || Answer::Result(raw(nr::CLOSE_RANGE, a));
         return Some(if stays { here() } else { Answer::Inline });
     }
-    let (fds, n) = runtime(thread::current(), || {
+    let (fds, n) = runtime(current(), || {
         let mut fds = [0; OURS_MOST];
         let n = ours(&mut fds);
         (fds, n)

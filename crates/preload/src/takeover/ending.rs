@@ -8,15 +8,15 @@ use core::sync::atomic::Ordering;
 
 use uzswap::control::Notice;
 
-use super::{ACTIVE, PAGER, evictor, memory};
+use super::{ACTIVE, PAGER, classes, evictor, is_unmanaged, reserved, set_unmanaged};
 
 /// Ends paging, and says why. With all signals blocked, without the pager's lock.
 pub fn end_paging(why: Notice, errno: i32) {
-    if memory::is_unmanaged() {
+    if is_unmanaged() {
         return;
     }
     // The evictor must not come back, nor be in the middle of anything.
-    memory::set_unmanaged();
+    set_unmanaged();
     evictor::stop();
     // Another thread may be switching paging on, with the lock held.
     let mut s = PAGER.lock();
@@ -28,22 +28,22 @@ pub fn end_paging(why: Notice, errno: i32) {
         }
     }
     drop(s);
-    PAGER.reserve(memory::dormant_pages());
+    PAGER.reserve(reserved::dormant_pages());
     PAGER.tree().notice(why, errno);
 }
 
 /// Notes that the pager has ended paging in the child of a fork.
 pub fn ended_in_child(errno: i32) {
-    memory::set_unmanaged();
+    set_unmanaged();
     forget();
-    PAGER.reserve(memory::dormant_pages());
+    PAGER.reserve(reserved::dormant_pages());
     PAGER.tree().notice(Notice::PagingEnded, errno);
 }
 
 /// Ends the holding of buffers: no page is missing any more.
 fn forget() {
     ACTIVE.store(false, Ordering::SeqCst);
-    super::set_classes(false);
+    classes::set_classes(false);
 }
 
 /// Ends paging before the process has another thread, or another process in its memory, if the

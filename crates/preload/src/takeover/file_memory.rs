@@ -12,7 +12,7 @@ use uzswap::region::{Range, RangeFlags, Ranges};
 use uzswap::sys::PAGE_SIZE;
 use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_PRIVATE, MAP_TYPE, PROT_EXEC, PROT_READ, PROT_WRITE};
 
-use super::{Args, reserved};
+use super::Args;
 
 /// Smallest mapping that counts: larger than the data of most libraries, and smaller than a file
 /// whose copy matters.
@@ -32,14 +32,11 @@ pub fn overlaps(start: usize, len: usize) -> bool {
     MAPPINGS.first_overlap_unlocked(start, start.saturating_add(len)).is_some()
 }
 
-/// Notes that `[start, end)` is such memory now. Without memory for the list it is not counted.
-pub fn note(_lock: &Locked<'_>, start: usize, end: usize) {
-    let is_large = reserved::is_one(end - start, true);
+/// Notes that `[start, end)` is such memory now. `is_large`: it counts as a reservation. Without
+/// memory for the list it is not counted.
+pub fn note(_lock: &Locked<'_>, start: usize, end: usize, is_large: bool) {
     let flags = RangeFlags::NONE.with(RangeFlags::RESERVED, is_large);
     let _ = MAPPINGS.add(Range { start, end, prot: (PROT_READ | PROT_WRITE) as u32, flags });
-    if is_large {
-        reserved::begin_to_look();
-    }
 }
 
 /// Notes that `[start, end)` is other memory now.

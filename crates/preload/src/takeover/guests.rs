@@ -7,15 +7,16 @@
 
 use uzswap::sys::{Errno, nr};
 
+use super::own_stack::runtime;
 use super::thread::ThreadBlock;
-use super::{Args, PAGER, call, process, raw, runtime};
+use super::{Args, PAGER, call, is_shared_child, raw};
 
 const PTRACE_ATTACH: usize = 16;
 const PTRACE_INTERRUPT: usize = 0x4207;
 
 /// Whether a ptrace call stops a thread that shares the caller's memory.
 pub(super) fn stops_us(a: &Args) -> bool {
-    matches!(a[0], PTRACE_ATTACH | PTRACE_INTERRUPT) && process::is_shared_child()
+    matches!(a[0], PTRACE_ATTACH | PTRACE_INTERRUPT) && is_shared_child()
 }
 
 /// Makes a ptrace call that stops a thread, and waits until the thread has stopped.

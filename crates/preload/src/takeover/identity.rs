@@ -18,8 +18,12 @@ use uzswap::sys::program::ProcMem;
 use uzswap::sys::sync::Mutex;
 use uzswap::sys::{Errno, nr, tsc};
 
+use super::classes::LOSING;
+use super::own_stack::runtime;
 use super::thread::ThreadBlock;
-use super::{Answer, Args, PAGER, buffers, descriptors, evictor, raw, run, runtime, sandbox};
+use super::{
+    Answer, Args, PAGER, buffers, descriptors, evictor, is_shared_child, raw, run, sandbox,
+};
 
 /// Calls that a process of several threads may be refused.
 const ALONE: [usize; 2] = [nr::UNSHARE, nr::SETNS];
@@ -45,9 +49,6 @@ const TRIES: u32 = 1000;
 /// One thread at a time ends and starts the evictor.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// Calls after which files of /proc may be out of reach, beside those of [`RIGHTS`].
-pub(super) const LOSING: [usize; 1] = [nr::CHROOT];
-
 const CLONE_FILES: usize = 0x400;
 const PR_SET_DUMPABLE: usize = 4;
 
@@ -58,7 +59,7 @@ pub(super) fn note(number: usize, a: &Args) {
         || RIGHTS.contains(&number)
         || number == nr::PRCTL && a[0] == PR_SET_DUMPABLE && a[1] == 0;
     let needs_file = || run::settings().mechanism == Mechanism::Protect as u32;
-    if loses && needs_file() && PAGER.active().is_none() && !super::process::is_shared_child() {
+    if loses && needs_file() && PAGER.active().is_none() && !is_shared_child() {
         ProcMem::open_early();
         descriptors::refresh();
     }
@@ -91,7 +92,7 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, mut a: Args) -> Optio
     }
     let alone = ALONE.contains(&number);
     let renews = alone || RIGHTS.contains(&number) && !sandbox::is_filtered();
-    if !renews || !evictor::is_running() || super::process::is_shared_child() {
+    if !renews || !evictor::is_running() || is_shared_child() {
         return None;
     }
     let result = buffers::with_held(t, number, &a, || {

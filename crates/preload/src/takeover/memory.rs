@@ -15,11 +15,13 @@ use uzswap::sys::mem::{
 };
 use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 
+use super::own_stack::runtime;
+use super::reserved::{dormant_pages, inherited_pages};
+use super::signals::dump;
 use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, file_memory, inflight, raw,
-    relatives, reserved, run, runtime,
-    signals::{self, dump},
+    ACTIVE, Answer, Args, PAGER, call, classes, count, descriptors, evictor, file_memory, inflight,
+    is_settled, is_unmanaged, masks, outside, raw, relatives, reserved, run, set_unmanaged,
 };
 use crate::patch;
 
@@ -41,18 +43,6 @@ const MCL_FUTURE: usize = 2;
 static BREAK: AtomicUsize = AtomicUsize::new(0);
 /// Set while mlockall(MCL_FUTURE) is in force.
 static LOCK_FUTURE: AtomicBool = AtomicBool::new(false);
-/// Set when paging could not be switched on or has ended: it is not tried again.
-static UNMANAGED: AtomicBool = AtomicBool::new(false);
-
-/// Whether this process is not paged, nor will be.
-pub fn is_unmanaged() -> bool {
-    UNMANAGED.load(Ordering::Acquire)
-}
-
-pub fn set_unmanaged() {
-    UNMANAGED.store(true, Ordering::Release);
-}
-
 pub fn set_break(addr: usize) {
     BREAK.store(addr, Ordering::Release);
 }
@@ -71,7 +61,7 @@ fn overlaps(start: usize, len: usize) -> bool {
 
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
     // A process that pages waits at its faults.
-    if !ACTIVE.load(Ordering::Acquire) && !UNMANAGED.load(Ordering::Acquire) {
+    if !ACTIVE.load(Ordering::Acquire) && !is_unmanaged() {
         let pages = added_pages(number, a);
         if pages > 0 && PAGER.may_have_to_wait(pages) {
             wait_for_turn(t);
@@ -130,26 +120,18 @@ fn added_pages(number: usize, a: Args) -> i64 {
 /// Waits for the turn of this dormant process before it has more memory. A process of one thread
 /// touches nothing meanwhile, so only the pages that it holds count.
 fn wait_for_turn(t: &'static ThreadBlock) {
-    let mask = signals::block_all();
+    let mask = masks::block_all();
     runtime(t, move || {
-        let held = if thread::is_only_one() { evictor::held_pages() } else { None };
-        PAGER.wait_to_grow(held, || !signals::would_interrupt(mask));
+        let held = if thread::is_only_one() { outside::held_pages() } else { None };
+        PAGER.wait_to_grow(held, || !masks::would_interrupt(mask));
         grown(&mut PAGER.enter());
     });
-    signals::restore(mask);
+    masks::restore(mask);
 }
 
 /// The smallest process whose pages are watched (`pager/sampling.rs`), in pages, 8 MiB; smaller
 /// ones are left alone anyway.
 const WATCHED_FROM_PAGES: i64 = (8 << 20) / PAGE_SIZE as i64;
-
-/// Whether paging is on, or is not to be switched on here: a child of vfork has descriptors and
-/// threads of its own, which end with it, and those of paging must not.
-pub fn is_settled() -> bool {
-    ACTIVE.load(Ordering::Acquire)
-        || UNMANAGED.load(Ordering::Acquire)
-        || super::process::is_shared_child()
-}
 
 /// Asks, after memory was added, whether the process may exceed the limit now.
 pub fn grown(s: &mut Locked<'_>) {
@@ -177,22 +159,6 @@ pub fn before_fork() {
     }
 }
 
-/// Pages that a child of this dormant process counts. None: so few that paging many such children
-/// would take as much. Most of them exec, and in a build that fills its memory each shell would
-/// page.
-pub fn inherited_pages() -> Option<i64> {
-    const LEAST_PAGES: i64 = (16 << 20) / PAGE_SIZE as i64;
-    let limit = PAGER.tree().limit();
-    Some(dormant_pages()).filter(|pages| *pages >= LEAST_PAGES.min(limit / 4))
-}
-
-/// The most pages that a dormant process could hold until the evictor looks at it again: of
-/// reserved memory only the pages that it holds or may touch by then.
-pub fn dormant_pages() -> i64 {
-    let accessible = (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64;
-    accessible + file_memory::pages() - reserved::uncounted_pages() + PAGER.outside_pages()
-}
-
 /// Switches paging on.
 pub fn activate(s: &mut Locked<'_>) {
     if is_settled() {
@@ -206,19 +172,19 @@ pub fn activate(s: &mut Locked<'_>) {
         return unmanaged(e);
     }
     // From here on buffers are held, before any page can be missing.
-    super::set_classes(true);
+    classes::set_classes(true);
     ACTIVE.store(true, Ordering::SeqCst);
     dump::begin();
     inflight::hold_all();
     PAGER.activate_ranges(s);
-    evictor::open_files();
+    outside::open_files();
     descriptors::give_back(room);
     descriptors::refresh();
     evictor::start();
 }
 
 fn unmanaged(e: Errno) {
-    UNMANAGED.store(true, Ordering::Release);
+    set_unmanaged();
     PAGER.reserve(dormant_pages());
     PAGER.tree().notice(uzswap::control::Notice::NoMechanism, e.0);
 }
@@ -287,7 +253,7 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
     if !anonymous {
         PAGER.note_unmapped(&mut s, start, end);
         if file_memory::is_mapping(&a) {
-            file_memory::note(&s, start, end);
+            reserved::note_file(&s, start, end);
             grown(&mut s);
         }
         return r;
@@ -349,7 +315,7 @@ fn remap_file(a: Args) -> isize {
 /// Notes that the kernel has moved or resized a private mapping of a file, which is at `new`.
 fn file_moved(s: &Locked<'_>, a: Args, new: usize) {
     file_memory::forget(s, a[0], a[0] + page_ceil(a[1]));
-    file_memory::note(s, new, new + page_ceil(a[2]));
+    reserved::note_file(s, new, new + page_ceil(a[2]));
 }
 
 fn mprotect(number: usize, a: Args) -> isize {
@@ -572,7 +538,7 @@ mod tests {
                 let mut s = PAGER.enter();
                 match is_managed {
                     true => PAGER.note_mapped(&mut s, at, at + LEN, 3, RangeFlags::NONE),
-                    false => file_memory::note(&s, at, at + LEN),
+                    false => reserved::note_file(&s, at, at + LEN),
                 }
                 at
             }

@@ -10,11 +10,6 @@ use super::{Answer, Args, buffers, own_path, raw};
 /// The longest name of the file, in bytes: `/proc/thread-self/exe`, or one with a process id.
 const NAME_BYTES: usize = 32;
 
-/// Whether a call of this number may name the program's file.
-pub(super) fn is_named(number: usize) -> bool {
-    own_path::was_booted() && own_path::NAMING.iter().any(|(n, _)| *n == number)
-}
-
 /// Answers a call that names the file, or has `args` name it by the program's path.
 pub(super) fn call(t: &'static ThreadBlock, number: usize, args: &mut Args) -> Option<Answer> {
     let at = own_path::NAMING.iter().find(|(n, _)| *n == number)?.1;

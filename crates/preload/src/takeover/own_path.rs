@@ -46,6 +46,11 @@ pub(crate) fn was_booted() -> bool {
     PATH.load(Ordering::Acquire) != 0
 }
 
+/// Whether a call of this number may name the program's file.
+pub(super) fn is_named(number: usize) -> bool {
+    was_booted() && NAMING.iter().any(|(n, _)| *n == number)
+}
+
 /// The program's path.
 pub(crate) fn path() -> &'static [u8] {
     let at = PATH.load(Ordering::Acquire);

@@ -13,8 +13,9 @@ use uzswap::region::{page_ceil, page_floor};
 use uzswap::sys::nr;
 use uzswap::sys::userfaultfd::{IOCTL_MOVE, IOCTL_REGISTER};
 
+use super::own_stack::runtime;
 use super::thread::ThreadBlock;
-use super::{Args, PAGER, buffers, runtime};
+use super::{Args, PAGER, buffers};
 
 const KVM_SET_USER_MEMORY_REGION: usize = 0x4020_ae46;
 const KVM_SET_USER_MEMORY_REGION2: usize = 0x40a0_ae49;

@@ -19,11 +19,14 @@ use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
 use super::descriptors;
+use super::outside::finish_counters;
+use super::own_stack::{self, runtime};
 use super::target::Way;
 use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, PID, buffers, call, ending, evictor, identity, memory, raw,
-    relatives, reserved, run, runtime, sandbox, signals, target,
+    ACTIVE, Answer, Args, PAGER, PID, buffers, call, ending, evictor, identity, inflight,
+    is_shared_child, masks, memory, outside, raw, relatives, reserved, run, sandbox, signals,
+    target,
 };
 use crate::patch::{self, HookFrame, ThreadStart};
 
@@ -60,10 +63,6 @@ pub(super) fn call(
         }
         _ => identity::call(t, number, a),
     }
-}
-
-pub(super) fn is_shared_child() -> bool {
-    uzswap::sys::getpid() != PID.load(Ordering::Relaxed)
 }
 
 fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
@@ -107,9 +106,9 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
         let own_word = patch::thread_slot_of(pointer).unwrap_or(pointer);
         buffers::keep(t, own_word, pointer.wrapping_sub(own_word) + PAGE_SIZE);
     }
-    let mask = signals::block_all();
+    let mask = masks::block_all();
     let Some(block) = ThreadBlock::allocate() else {
-        signals::restore(mask);
+        masks::restore(mask);
         // There is no memory for a block: the answer of a kernel that has none for a thread.
         return Answer::Result(Errno::EAGAIN.as_return());
     };
@@ -123,7 +122,7 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     } else {
         thread::came();
     }
-    Answer::CloneThread(core::ptr::from_ref(block).cast_mut())
+    Answer::CloneThread(core::ptr::from_ref(block).cast_mut().cast())
 }
 
 /// A new thread begins here, on its block's runtime stack, with all signals blocked.
@@ -134,21 +133,21 @@ pub(crate) extern "C" fn thread_start(block: *mut ThreadStart) {
         0 => b.adopt(uzswap::sys::gettid()),
         _ => b.adopt_guest(uzswap::sys::gettid()),
     }
-    signals::restore(b.saved_mask.load(Ordering::Relaxed));
+    masks::restore(b.saved_mask.load(Ordering::Relaxed));
 }
 
 /// The maker of a thread goes on here.
 pub(crate) extern "C" fn clone_parent(block: *mut ThreadStart, result: isize) {
     // SAFETY: as above.
     let b: &'static ThreadBlock = unsafe { &*block.cast::<ThreadBlock>() };
-    let mask = thread::current().saved_mask.load(Ordering::Relaxed);
+    let mask = own_stack::current().saved_mask.load(Ordering::Relaxed);
     if result < 0 {
         if b.is_guest.load(Ordering::Relaxed) == 0 {
             thread::went();
         }
         b.give_back();
     }
-    signals::restore(mask);
+    masks::restore(mask);
 }
 
 fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
@@ -173,11 +172,12 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 let tid = uzswap::sys::gettid();
                 thread::after_fork_child(t, tid);
                 evictor::after_fork_child();
+                relatives::note_fork();
                 identity::after_fork_child();
-                super::inflight::after_fork_child();
+                inflight::after_fork_child();
                 memory::after_fork_child();
                 if ACTIVE.load(Ordering::Acquire) || reserved::has_any() {
-                    evictor::open_files();
+                    outside::open_files();
                 }
                 let slot = child.map_or_else(run::spare_slot, |(slot, _)| slot);
                 slot.add(Counter::Processes, 1);
@@ -191,7 +191,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 descriptors::give_back(room);
                 descriptors::refresh();
                 // A process that counts shared pages must be able to give them back.
-                if ACTIVE.load(Ordering::Acquire) || memory::inherited_pages().is_some() {
+                if ACTIVE.load(Ordering::Acquire) || reserved::inherited_pages().is_some() {
                     evictor::start();
                 }
             } else {
@@ -284,18 +284,6 @@ fn process_exit(t: &'static ThreadBlock) {
     });
 }
 
-/// Brings the shared counters up to date before the process goes.
-pub(super) fn finish_counters() {
-    if let Some(pages) = evictor::look_outside() {
-        if ACTIVE.load(Ordering::Acquire) {
-            PAGER.publish(true);
-        } else {
-            PAGER.publish_final(evictor::peak_anonymous_pages().unwrap_or(0).max(pages));
-        }
-    }
-    PAGER.publish_gauges();
-}
-
 /// exec, with the environment that carries us along.
 fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize {
     if !sandbox::may_start() {
@@ -360,7 +348,7 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
                 if ACTIVE.load(Ordering::Acquire) {
                     PAGER.publish(true)
                 } else {
-                    PAGER.reserve(memory::dormant_pages())
+                    PAGER.reserve(reserved::dormant_pages())
                 }
             });
         }

@@ -16,7 +16,7 @@ use uzswap::control::{CONTROL_BYTES, Notice, Slot, Tree};
 use uzswap::sys::fd;
 
 use super::descriptors::CONTROL_FD;
-use super::{ACTIVE, PAGER, PID, evictor, memory, run, thread};
+use super::{ACTIVE, PAGER, PID, outside, reserved, run, thread};
 
 /// Shortest time between two questions about the share, in nanoseconds.
 const ASK_AGAIN_NS: u64 = 10_000_000;
@@ -52,7 +52,7 @@ pub fn correct_share(at_once: bool) {
         return;
     }
     let counted = PAGER.used_pages();
-    let Some((pss, anonymous)) = evictor::share_of_anonymous() else { return };
+    let Some((pss, anonymous)) = outside::share_of_anonymous() else { return };
     SHARE_AT.store(uzswap::sys::now_ns(), Ordering::Relaxed);
     SHARE_COST.store(uzswap::sys::now_ns() - now, Ordering::Relaxed);
     // A difference within a hundredth means that nothing is shared: the relatives have gone, or
@@ -104,7 +104,7 @@ pub fn expect_child() -> Expected {
     tree.inherit_leases(PAGER.slot(), slot);
     let slot = slot?;
     if !ACTIVE.load(Ordering::Acquire) {
-        memory::inherited_pages().inspect(|pages| tree.reserve(slot, *pages));
+        reserved::inherited_pages().inspect(|pages| tree.reserve(slot, *pages));
     }
     Some((slot, slot.id()))
 }

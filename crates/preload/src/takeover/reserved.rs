@@ -16,10 +16,11 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use uzswap::pager::Locked;
 use uzswap::region::RangeFlags;
 use uzswap::sys::{PAGE_SIZE, fd};
 
-use super::{Args, PAGER, descriptors, evictor, file_memory, memory};
+use super::{Args, PAGER, descriptors, evictor, file_memory, is_settled, outside};
 
 /// Smaller mappings count whole: they are soon used (an arena, an array).
 const LEAST_BYTES: usize = 64 << 20;
@@ -83,14 +84,23 @@ pub fn note(start: usize, end: usize) {
     begin_to_look();
 }
 
+/// Notes that `[start, end)` is a private mapping of a file now that may be written.
+pub fn note_file(lock: &Locked<'_>, start: usize, end: usize) {
+    let is_large = is_one(end - start, true);
+    file_memory::note(lock, start, end, is_large);
+    if is_large {
+        begin_to_look();
+    }
+}
+
 /// From now on the evictor looks how many pages a dormant process holds.
 pub fn begin_to_look() {
-    if memory::is_settled() {
+    if is_settled() {
         return;
     }
-    if evictor::fds()[0] < 0 {
+    if outside::fds()[0] < 0 {
         find_pace();
-        evictor::open_files();
+        outside::open_files();
         descriptors::refresh();
     }
     // An evictor that runs sleeps without end where nothing accessible was reserved: it is woken.
@@ -117,10 +127,10 @@ fn ahead_pages(held: i64) -> i64 {
 /// Reserved pages that need not count. 0 where no evictor looks.
 pub fn uncounted_pages() -> i64 {
     let reserved = reserved_pages();
-    if reserved == 0 || !evictor::is_running() || evictor::fds()[0] < 0 {
+    if reserved == 0 || !evictor::is_running() || outside::fds()[0] < 0 {
         return 0;
     }
-    match evictor::held_pages() {
+    match outside::held_pages() {
         Some(held) => (reserved - held - ahead_pages(held)).max(0),
         None => 0,
     }
@@ -128,7 +138,7 @@ pub fn uncounted_pages() -> i64 {
 
 /// When the evictor of a dormant process is to look again. `None`: there is nothing reserved.
 pub fn look_after_ns() -> Option<u64> {
-    let held = has_any().then(evictor::held_pages)??;
+    let held = has_any().then(outside::held_pages)??;
     Some((ahead_pages(held) / LOOKS * pace().page_ns) as u64)
 }
 
@@ -136,4 +146,20 @@ pub fn look_after_ns() -> Option<u64> {
 pub fn is_mapping(a: Args) -> bool {
     const MAP_NORESERVE: usize = 0x4000;
     is_one(a[1], a[3] & MAP_NORESERVE != 0)
+}
+
+/// Pages that a child of this dormant process counts. None: so few that paging many such children
+/// would take as much. Most of them exec, and in a build that fills its memory each shell would
+/// page.
+pub fn inherited_pages() -> Option<i64> {
+    const LEAST_PAGES: i64 = (16 << 20) / PAGE_SIZE as i64;
+    let limit = PAGER.tree().limit();
+    Some(dormant_pages()).filter(|pages| *pages >= LEAST_PAGES.min(limit / 4))
+}
+
+/// The most pages that a dormant process could hold until the evictor looks at it again: of
+/// reserved memory only the pages that it holds or may touch by then.
+pub fn dormant_pages() -> i64 {
+    let accessible = (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64;
+    accessible + file_memory::pages() - uncounted_pages() + PAGER.outside_pages()
 }

@@ -18,8 +18,9 @@ use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::seccomp::{Call, INSTRUCTIONS_MAX, Instruction, Verdict, verdict};
 use uzswap::sys::{file, nr, userfaultfd};
 
+use super::own_stack::runtime;
 use super::thread::ThreadBlock;
-use super::{Args, PAGER, buffers, call, ending, process, run, runtime, signals};
+use super::{Args, PAGER, buffers, call, classes, ending, is_shared_child, outside, run, signals};
 
 /// A filter is installed; a forked child may open the mechanism's files; a program that is executed
 /// may load us.
@@ -115,7 +116,7 @@ pub(super) fn note(t: &'static ThreadBlock, number: usize, a: &Args) {
     // A vfork child's filter is its own, and the memory that it shares with its parent stays paged.
     let is_asked = matches!((number, a[0]), (nr::PRCTL, PR_SET_SECCOMP))
         || number == nr::SECCOMP && matches!(a[0], SET_MODE_STRICT | SET_MODE_FILTER);
-    if !is_asked || process::is_shared_child() {
+    if !is_asked || is_shared_child() {
         return;
     }
     let is_strict = match number {
@@ -190,7 +191,7 @@ fn passes(filter: &[Instruction]) -> bool {
 fn leave(t: &'static ThreadBlock) {
     runtime(t, || {
         // Nobody will bring the counters up to date at the process's end.
-        process::finish_counters();
+        outside::finish_counters();
         ending::end_paging(Notice::Sandboxed, 0);
     });
     if PAGER.active().is_some() {
@@ -199,5 +200,5 @@ fn leave(t: &'static ThreadBlock) {
         return;
     }
     signals::give_back(t);
-    super::set_no_classes();
+    classes::set_no_classes();
 }

@@ -31,7 +31,7 @@ mod calls;
 pub mod dump;
 mod frame;
 
-use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use uzswap::pager::Fault;
 use uzswap::sys::{Errno, nr};
@@ -39,10 +39,13 @@ use uzswap::sys::{Errno, nr};
 pub(super) use calls::{call, sigaltstack};
 use frame::{UC_ERR, UC_RIP, UC_SIGMASK, UCONTEXT_BYTES, managed_return, move_frame};
 
+use super::masks::{
+    FAULT_SIGNAL, SIG_BLOCK, SIG_SETMASK, SIG_UNBLOCK, SIGBUS, block_all, fault_bit, restore,
+    would_interrupt,
+};
 use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, ThreadBlock};
 use super::{PAGER, PID, call, cancel};
 
-const SIGBUS: i32 = 7;
 const BUS_MCEERR_AO: i32 = 5;
 const SIGSEGV: i32 = 11;
 const SIGNALS: usize = 65;
@@ -54,10 +57,6 @@ const SA_ONSTACK: u64 = 0x0800_0000;
 const SA_RESTORER: u64 = 0x0400_0000;
 const SA_NODEFER: u64 = 0x4000_0000;
 const SA_RESETHAND: u64 = 0x8000_0000;
-
-const SIG_BLOCK: usize = 0;
-const SIG_UNBLOCK: usize = 1;
-const SIG_SETMASK: usize = 2;
 
 /// `struct sigaction` of the kernel.
 #[derive(Clone, Copy, Default)]
@@ -103,16 +102,9 @@ impl Recorded {
     }
 }
 
-/// The signal by which missing pages are reported.
-static FAULT_SIGNAL: AtomicI32 = AtomicI32::new(SIGBUS);
-
 /// The signals that a handler may leave blocked when it returns, by a change of the mask in its
 /// frame: all but the fault signal, as long as that is ours.
 static MAY_BE_BLOCKED: AtomicU64 = AtomicU64::new(!0);
-
-fn fault_bit() -> u64 {
-    1 << (FAULT_SIGNAL.load(Ordering::Relaxed) - 1)
-}
 
 unsafe extern "C" {
     fn uzswap_restorer();
@@ -219,35 +211,6 @@ core::arch::global_asm!(
     mask = const UC_SIGMASK,
 );
 
-/// Blocks all signals but the fault signal; returns the mask before. Any number of handlers may
-/// come before the signals are blocked.
-pub fn block_all() -> u64 {
-    // The kernel reads and writes the masks in memory that cannot be missing: the program's stack
-    // can. A handler that comes before the call is made leaves the first word as it is, and the
-    // second is written after it.
-    let Some(t) = thread::existing() else {
-        let (all, mut old) = (!fault_bit(), 0u64);
-        let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const all, &raw mut old, 8);
-        return old;
-    };
-    let [all, old] = &t.block_words;
-    all.store(!fault_bit(), Ordering::Relaxed);
-    let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, all.as_ptr(), old.as_ptr(), 8);
-    old.load(Ordering::Relaxed)
-}
-
-/// Sets the signal mask.
-pub fn restore(mask: u64) {
-    if let Some(t) = thread::existing() {
-        // Signals are blocked: nobody else uses the word.
-        let word = &t.block_words[1];
-        word.store(mask, Ordering::Relaxed);
-        let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, word.as_ptr(), 0, 8);
-        return;
-    }
-    let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, 8);
-}
-
 fn kernel_action(sig: i32, new: Option<&KernelAction>, old: Option<&mut KernelAction>) -> isize {
     let n = new.map_or(0, |n| core::ptr::from_ref(n) as usize);
     let o = old.map_or(0, |o| core::ptr::from_mut(o) as usize);
@@ -329,18 +292,6 @@ fn read_u64(addr: usize) -> u64 {
 fn write_u64(addr: usize, v: u64) {
     // SAFETY: as above; our own copy of a frame.
     unsafe { (addr as *mut u64).write_unaligned(v) }
-}
-
-/// The signals that wait for this thread, as bits.
-fn pending() -> u64 {
-    let mut set = 0u64;
-    let _ = call!(nr::RT_SIGPENDING, &raw mut set, 8);
-    set
-}
-
-/// Whether a signal waits for this thread that it would take with this mask.
-pub fn would_interrupt(mask: u64) -> bool {
-    pending() & !mask != 0
 }
 
 /// Every handled signal comes here, on the thread's alternate stack, with all signals blocked.

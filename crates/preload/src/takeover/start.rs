@@ -24,7 +24,10 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, fd, file, nr};
 
 use super::descriptors;
 use super::thread::{self, ThreadBlock};
-use super::{PAGER, PID, call, evictor, memory, process, relatives, run, signals, target};
+use super::{
+    PAGER, PID, call, classes, dispatch, memory, outside, own_stack, process, relatives, run,
+    signals, target,
+};
 use crate::patch;
 
 /// The smallest mapping from before us that is worth managing: smaller ones hold memory that the
@@ -118,9 +121,9 @@ pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
     thread::came();
     let own_file = note_early_memory();
     hide(&own_file);
-    super::set_classes(false);
+    classes::set_classes(false);
     patch::set_hooks(patch::Hooks {
-        hook: super::hook,
+        hook: dispatch::hook,
         thread_start: process::thread_start,
         clone_parent: process::clone_parent,
     });
@@ -128,8 +131,8 @@ pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
     // SAFETY: one thread, before the program runs.
     let report = unsafe { patch::patch_all_loaded(cache) };
     slot.add(Counter::UnpatchedSites, report.unpatched as u64);
-    evictor::look_outside();
-    super::runtime(main, || {
+    outside::look_outside();
+    own_stack::runtime(main, || {
         let mut s = PAGER.lock();
         memory::grown(&mut s);
     });

@@ -355,20 +355,6 @@ pub fn went() -> bool {
     THREADS.fetch_sub(1, Ordering::AcqRel) == 1
 }
 
-/// The block of the calling thread, which has one: its system call passes the hook.
-#[inline]
-pub fn current() -> &'static ThreadBlock {
-    // The hook lets the call of a thread that has none run as it is.
-    find().unwrap_or_else(|| super::fatal("a thread without a block got past the hook"))
-}
-
-/// The block of the calling thread; made now for a thread whose start we did not see. None: there
-/// is no memory for it.
-#[inline]
-pub fn find() -> Option<&'static ThreadBlock> {
-    existing().or_else(adopt_unknown)
-}
-
 /// The block of the calling thread, if it has one.
 #[inline]
 pub fn existing() -> Option<&'static ThreadBlock> {
@@ -450,18 +436,6 @@ fn is_gone(owner: u32) -> bool {
     // `si_pid`, 16 bytes from the start: 0 where it has not ended.
     let is_dead_child = r == 0 && info[2] as u32 == owner;
     is_dead_child || !uzswap::sys::thread_exists(owner)
-}
-
-#[cold]
-fn adopt_unknown() -> Option<&'static ThreadBlock> {
-    let mask = super::signals::block_all();
-    let b = ThreadBlock::allocate();
-    if let Some(b) = b {
-        b.adopt(uzswap::sys::gettid());
-        came();
-    }
-    super::signals::restore(mask);
-    b
 }
 
 /// Frees the blocks of other threads in the child after fork: nobody has them here.

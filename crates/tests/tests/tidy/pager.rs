@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{code_of, function, rust_files};
+use super::{code_of, function, layers, rust_files};
 
 /// The pager's files, with their code.
 fn pager() -> BTreeMap<String, String> {
@@ -23,20 +23,6 @@ fn joined(code: &str) -> String {
         }
     }
     all + "\n"
-}
-
-/// The files in the order of the table at the head of `mod.rs`, from the bottom to the top. A row
-/// has the name of a layer, three spaces or more, and files.
-fn order() -> Vec<String> {
-    let head = rust_files().into_iter().find(|(name, _)| name == "core/src/pager/mod.rs");
-    let Some((_, text)) = head else { return Vec::new() };
-    let (_, table) = text.split_once("reads this table):").expect("the table's announcement");
-    let rows = table.split("```").nth(1).expect("the table").lines();
-    let rows = rows.filter_map(|row| row.trim_start_matches("//!").trim().split_once("   "));
-    let layers = rows.map(|(_, files)| files.split_whitespace().map(str::to_string));
-    let mut all: Vec<Vec<String>> = layers.map(Iterator::collect).collect();
-    all.reverse();
-    [vec!["mod".to_string()], all.concat()].concat()
 }
 
 /// The code of a file in its blocks `impl Pager`.
@@ -61,7 +47,7 @@ fn called(code: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn files_call_those_below_them() {
-    let (files, order) = (pager(), order());
+    let (files, order) = (pager(), layers("core/src/pager/mod.rs"));
     let place = |file: &str| order.iter().position(|known| known == file);
     let unknown: Vec<_> = files.keys().filter(|file| place(file).is_none()).collect();
     assert!(unknown.is_empty(), "not in the table of core/src/pager/mod.rs: {unknown:?}");

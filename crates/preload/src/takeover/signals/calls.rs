@@ -72,7 +72,7 @@ fn argument(t: &'static ThreadBlock, at: usize) -> Option<u64> {
 /// The pending signals, with the fault signal that waits here for the program to unblock it.
 fn sigpending(t: &'static ThreadBlock, a: Args) -> isize {
     let mut set = 0u64;
-    let r = super::super::with_own_words(|| {
+    let r = buffers::with_own_words(|| {
         set = core::hint::black_box(0);
         call!(nr::RT_SIGPENDING, &raw mut set, 8)
     });

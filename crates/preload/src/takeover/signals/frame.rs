@@ -11,7 +11,8 @@ use uzswap::sys::PAGE_SIZE;
 use uzswap::sys::program::{break_sharing, raw_copy};
 
 use super::super::PAGER;
-use super::super::thread::{self, SS_AUTODISARM, SS_DISABLE, StackT, ThreadBlock};
+use super::super::own_stack::current;
+use super::super::thread::{SS_AUTODISARM, SS_DISABLE, StackT, ThreadBlock};
 use super::*;
 use crate::patch;
 
@@ -156,7 +157,7 @@ fn all_writable(start: usize, end: usize) -> bool {
 /// the frame to our own memory, where the kernel can read it whatever is evicted, and returns the
 /// new place.
 pub(super) extern "C" fn managed_return(context: usize) -> usize {
-    let t = thread::current();
+    let t = current();
     block_all();
     // The alternate stack is free: nothing of the program runs on it, and signals are blocked. A
     // fault while we read the program's frame uses its upper end; the copy lies well below.

@@ -1,0 +1,57 @@
+//! Calls that pass the hook, and calls that the kernel answers alone.
+
+use core::sync::atomic::Ordering;
+
+use uzswap::sys::nr;
+
+use super::{descriptors, own_path, pins};
+use crate::calls::shapes::{Disposition, disposition};
+use crate::patch::{CLASS_COUNT, CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE};
+
+/// Calls that read or set the limit on descriptors, which the program sees as if ours did not
+/// exist.
+pub(super) const LIMITS: [usize; 3] = [nr::GETRLIMIT, nr::SETRLIMIT, nr::PRLIMIT64];
+
+/// Calls that name memory which the kernel goes on using.
+pub(super) const KEPT: [usize; 3] = [nr::SET_ROBUST_LIST, nr::SET_TID_ADDRESS, nr::RSEQ];
+
+/// Calls after which files of /proc may be out of reach, beside those that change the caller's
+/// rights (`identity.rs`).
+pub(super) const LOSING: [usize; 1] = [nr::CHROOT];
+
+/// Writes which calls pass the hook: those that change mappings, signals, processes and descriptors
+/// always, those with buffers once paging is on.
+pub(super) fn set_classes(active: bool) {
+    for (number, class) in CLASS_TABLE.iter().enumerate().take(CLASS_COUNT.min(nr::COUNT)) {
+        let hooked = match disposition(number) {
+            Disposition::MemoryMap
+            | Disposition::Signal
+            | Disposition::Process
+            | Disposition::Descriptor
+            | Disposition::Special => true,
+            _ if KEPT.contains(&number)
+                || LIMITS.contains(&number)
+                || number == nr::RT_SIGPENDING =>
+            {
+                true
+            }
+            _ if descriptors::ASKING.contains(&number) || pins::PINNING.contains(&number) => true,
+            _ if number == nr::PTRACE => true,
+            _ if own_path::is_named(number) => true,
+            _ if LOSING.contains(&number) => true,
+            Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => {
+                active
+            }
+            Disposition::Plain | Disposition::Unimplemented => false,
+        };
+        // This call must find the stack exactly as it is.
+        let never = number == nr::RT_SIGRETURN;
+        let class_of = if hooked && !never { CLASS_LIGHT_HOOK } else { CLASS_INLINE };
+        class.store(class_of, Ordering::Release);
+    }
+}
+
+/// Makes all calls run without the hook from now on, in all threads: the process is left to itself.
+pub(super) fn set_no_classes() {
+    CLASS_TABLE.iter().for_each(|class| class.store(CLASS_INLINE, Ordering::Release));
+}

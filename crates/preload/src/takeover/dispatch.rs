@@ -1,0 +1,112 @@
+//! The hook: each system call of the program that is not left alone comes here, and goes to the file
+//! that knows it.
+//!
+//! # Safety charter
+//! As for [`super`]: the frame is the trampoline's, live until the hook returns.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use uzswap::sys::{Errno, nr};
+
+use super::classes::{KEPT, LIMITS};
+use super::thread::ThreadBlock;
+use super::{
+    ACTIVE, Answer, Args, buffers, cancel, descriptors, guests, identity, memory, own_exe,
+    own_path, own_stack, own_userfaultfd, pins, process, sandbox, signals,
+};
+use crate::calls::is_kept;
+use crate::calls::shapes::{Disposition, disposition, has_pointers};
+use crate::patch::{self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, HookFrame};
+
+pub(super) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
+    // SAFETY: the trampoline passes its own live frame.
+    let f = unsafe { &mut *frame };
+    let number = f.rax as u32 as usize;
+    let args: Args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
+    // Without memory for a block the kernel decides alone, as it would without us.
+    let Some(t) = own_stack::find() else { return ACTION_INLINE };
+    t.take_back_holds();
+    if f.hook_stack.is_null() {
+        t.forget_abandoned_hooks(f.rsp as usize);
+        t.holds().drop_abandoned(f.rsp as usize, t.alternate_range());
+    } else {
+        // Holds of hooks whose frames lie below this one's on the hook stack were abandoned.
+        t.holds().drop_abandoned(frame as usize, 0..0);
+    }
+    // Only this thread has the word, and a handler puts back what it finds.
+    let (word, interrupted) = (patch::cancel_word(f), t.cancel_word.load(Ordering::Relaxed));
+    t.cancel_word.store(word, Ordering::Relaxed);
+    let mut answer = dispatch(t, number, args, f);
+    // In its place the call would wait though the thread was cancelled during the hook. close is
+    // not made here: musl takes EINTR for its success.
+    if word != 0 && number != nr::CLOSE && matches!(answer, Answer::Inline) {
+        let args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
+        answer = Answer::Result(cancel::call(t, number, args));
+    }
+    // The word is that of a call which the program's handler has interrupted, or nobody's.
+    t.cancel_word.store(interrupted, Ordering::Relaxed);
+    match answer {
+        Answer::Result(r) => {
+            f.rax = r as u64;
+            ACTION_RETURN
+        }
+        Answer::Inline => ACTION_INLINE,
+        Answer::CloneThread(block) => {
+            f.thread_block = block;
+            ACTION_CLONE_THREAD
+        }
+    }
+}
+
+fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut HookFrame) -> Answer {
+    if own_path::is_named(number)
+        && let Some(answer) = own_exe::call(t, number, &mut args)
+    {
+        return answer;
+    }
+    if descriptors::ASKING.contains(&number) && descriptors::is_hidden(number, &args) {
+        return Answer::Result(Errno::EBADF.as_return());
+    }
+    pins::note(number, &args);
+    own_userfaultfd::note(t, number, &args);
+    identity::note(number, &args);
+    sandbox::note(t, number, &args);
+    if number == nr::PTRACE && guests::stops_us(&args) {
+        return Answer::Result(guests::stop_thread(t, args));
+    }
+    let answer = match disposition(number) {
+        _ if number == nr::RT_SIGPENDING => signals::call(t, number, args),
+        _ if LIMITS.contains(&number) => descriptors::limit_call(t, number, args),
+        Disposition::MemoryMap => memory::call(t, number, args),
+        Disposition::Signal if number == nr::SIGALTSTACK => {
+            Some(Answer::Result(signals::sigaltstack(t, args, f.rsp as usize)))
+        }
+        Disposition::Signal => signals::call(t, number, args),
+        Disposition::Process => {
+            if matches!(number, nr::EXECVE | nr::EXECVEAT) {
+                descriptors::before_exec();
+            }
+            process::call(t, number, args, f)
+        }
+        Disposition::Descriptor => descriptors::call(number, args),
+        Disposition::Special => buffers::special(t, number, args),
+        Disposition::Piecewise => buffers::piecewise(t, number, args),
+        Disposition::Buffers | Disposition::ConsumesBeforeFault => None,
+        Disposition::Plain | Disposition::Unimplemented => return Answer::Inline,
+    };
+    if KEPT.contains(&number) {
+        buffers::keep_named(t, number, &args);
+        return Answer::Inline;
+    }
+    if number == nr::IOCTL && is_kept(args[1] as u32) {
+        buffers::keep_named(t, number, &args);
+    }
+    match answer {
+        Some(a) => a,
+        None if ACTIVE.load(Ordering::Acquire) && has_pointers(number) => {
+            Answer::Result(buffers::held_call(t, number, buffers::clamp_length(number, args)))
+        }
+        None => Answer::Inline,
+    }
+}
