@@ -21,7 +21,7 @@ use uzswap::sys::sync::Mutex;
 use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, fd, file, nr};
 
-use super::{Args, PAGER, call, evictor};
+use super::{Args, PAGER, call, evictor, thread};
 use crate::calls::walk::{Kind, Visit, walk};
 
 /// Threads and buffers that can be followed. With more of either all buffers are held for good.
@@ -304,10 +304,10 @@ fn where_is(tid: u32) -> Where {
 }
 
 /// Where a thread is for which /proc has no file: the kernel knows whether it is gone. The program
-/// may have left /proc behind (chroot, another mount namespace), while the thread sits in its call.
+/// may have left /proc behind (chroot, another mount namespace), while the thread sits in its call:
+/// in doubt it still does, and its buffers stay held.
 fn unlisted(tid: u32) -> Where {
-    let r = call!(nr::TGKILL, uzswap::sys::getpid(), tid, 0);
-    if r == Errno::ESRCH.as_return() { Where::Gone } else { Where::Unknown }
+    if thread::is_there(tid) == Some(false) { Where::Gone } else { Where::Unknown }
 }
 
 /// A line of /proc/PID/syscall: number and arguments, stack pointer and instruction pointer of a

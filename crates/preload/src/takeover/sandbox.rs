@@ -47,7 +47,7 @@ const NEEDED: [usize; 14] = [
 ];
 
 /// Calls that may fail, each of which has another way, but may not end the program.
-const OPTIONAL: [usize; 28] = [
+const OPTIONAL: [usize; 29] = [
     nr::CLOCK_GETTIME,
     nr::CLOSE,
     nr::FALLOCATE,
@@ -73,6 +73,7 @@ const OPTIONAL: [usize; 28] = [
     nr::RT_TGSIGQUEUEINFO,
     nr::SCHED_YIELD,
     nr::SYNC_FILE_RANGE,
+    nr::TGKILL,
     nr::TKILL,
     nr::CLOSE_RANGE,
     nr::BRK,

@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use uzswap::pager::FaultStream;
 use uzswap::pager::hold::ThreadHolds;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
-use uzswap::sys::{PAGE_SIZE, nr};
+use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
 use super::{PAGER, call, evictor};
 use crate::patch::{HOOK_STACK_BYTES, ThreadStart, thread_slot_get, thread_slot_set};
@@ -436,6 +436,17 @@ fn is_gone(owner: u32) -> bool {
     // `si_pid`, 16 bytes from the start: 0 where it has not ended.
     let is_dead_child = r == 0 && info[2] as u32 == owner;
     is_dead_child || !uzswap::sys::thread_exists(owner)
+}
+
+/// Whether this process has a thread of that id. None: the kernel does not say, as where a filter
+/// refuses the question.
+pub fn is_there(tid: u32) -> Option<bool> {
+    const SUCCESS: isize = 0;
+    match call!(nr::TGKILL, uzswap::sys::getpid(), tid, 0) {
+        SUCCESS => Some(true),
+        r if r == Errno::ESRCH.as_return() => Some(false),
+        _ => None,
+    }
 }
 
 /// Frees the blocks of other threads in the child after fork: nobody has them here.
