@@ -1,5 +1,5 @@
-//! The hook: each system call of the program that is not left alone comes here, and goes to the file
-//! that knows it.
+//! The hook: each system call of the program that is not left to the kernel comes here, and goes to
+//! the file that knows it.
 //!
 //! # Safety charter
 //! As for [`super`]: the frame is the trampoline's, live until the hook returns.

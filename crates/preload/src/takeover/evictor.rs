@@ -19,7 +19,7 @@ use crate::patch;
 
 const STACK_BYTES: usize = 256 << 10;
 const TLS_BYTES: usize = 64 << 10;
-const CLONE_FLAGS: usize =
+pub const CLONE_FLAGS: usize =
     0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | CLONE_CHILD_CLEARTID;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 /// A dormant process that could hold so many pages, 32 MiB, listens to orders; the memory that a
@@ -35,6 +35,8 @@ static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Memory of the thread: stack and thread-local area. The thread of a forked child uses it again.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 pub static IN_FORKED_CHILD: AtomicBool = AtomicBool::new(false);
+/// Cleared where the call that makes the thread would end the program.
+static MAY_START: AtomicBool = AtomicBool::new(true);
 
 /// Starts the evictor of a dormant process that could hold enough pages to be worth listening to
 /// orders.
@@ -47,7 +49,7 @@ pub fn listen_from(pages: i64) {
 /// Starts the thread if it does not run; one that listens notices that paging is on. Called with
 /// all signals blocked, so that it inherits that.
 pub fn start() {
-    if !is_allowed() {
+    if !is_allowed() || !may_start() {
         // An evictor that only listens sees by itself that it must end.
         PAGER.slot().orders.ring();
         return;
@@ -118,6 +120,15 @@ fn not_started() {
 /// thread.
 pub fn is_allowed() -> bool {
     !is_unmanaged() && !PAGER.active().is_some_and(|a| a.mechanism.needs_to_be_alone())
+}
+
+pub fn may_start() -> bool {
+    MAY_START.load(Ordering::Relaxed)
+}
+
+/// Has no thread be made from now on: without one that runs already, all evictions are direct.
+pub fn start_no_more() {
+    MAY_START.store(false, Ordering::Relaxed);
 }
 
 pub fn is_running() -> bool {

@@ -20,7 +20,9 @@ use uzswap::sys::{file, nr, userfaultfd};
 
 use super::own_stack::runtime;
 use super::thread::ThreadBlock;
-use super::{Args, PAGER, buffers, call, classes, ending, is_shared_child, outside, run, signals};
+use super::{
+    Args, PAGER, buffers, call, classes, ending, evictor, is_shared_child, outside, run, signals,
+};
 
 /// A filter is installed; a forked child may open the mechanism's files; a program that is executed
 /// may load us.
@@ -28,8 +30,8 @@ static FILTERED: AtomicBool = AtomicBool::new(false);
 static MAY_OPEN: AtomicBool = AtomicBool::new(true);
 static MAY_START: AtomicBool = AtomicBool::new(true);
 
-/// Calls without which a program cannot be paged.
-const NEEDED: [usize; 14] = [
+/// Calls without which a program cannot be paged. By the last the handler of a fault returns.
+const NEEDED: [usize; 15] = [
     nr::RT_SIGPROCMASK,
     nr::RT_SIGACTION,
     nr::SIGALTSTACK,
@@ -44,10 +46,11 @@ const NEEDED: [usize; 14] = [
     nr::GETTID,
     nr::EXIT,
     nr::PWRITE64,
+    nr::RT_SIGRETURN,
 ];
 
 /// Calls that may fail, each of which has another way, but may not end the program.
-const OPTIONAL: [usize; 29] = [
+const OPTIONAL: [usize; 33] = [
     nr::CLOCK_GETTIME,
     nr::CLOSE,
     nr::FALLOCATE,
@@ -55,11 +58,13 @@ const OPTIONAL: [usize; 29] = [
     nr::FCNTL,
     nr::FSTAT,
     nr::FTRUNCATE,
+    nr::GETDENTS64,
     nr::GETRANDOM,
     nr::GETSOCKOPT,
     nr::GET_ROBUST_LIST,
     nr::IO_GETEVENTS,
     nr::IO_SUBMIT,
+    nr::MREMAP,
     nr::NANOSLEEP,
     nr::OPENAT,
     nr::POLL,
@@ -71,13 +76,18 @@ const OPTIONAL: [usize; 29] = [
     nr::READLINK,
     nr::RT_SIGPENDING,
     nr::RT_TGSIGQUEUEINFO,
+    nr::SCHED_GETAFFINITY,
     nr::SCHED_YIELD,
     nr::SYNC_FILE_RANGE,
     nr::TGKILL,
     nr::TKILL,
+    nr::WAITID,
     nr::CLOSE_RANGE,
     nr::BRK,
 ];
+
+/// Orders of prctl that may fail: whether the kernel would write a core, a thread's name.
+const ORDERS: [u64; 2] = [3, 15];
 
 /// Calls that a child or another thread of ours makes before it is as its parent.
 const TO_OPEN: [usize; 6] =
@@ -107,28 +117,40 @@ pub(super) fn may_start() -> bool {
     MAY_START.load(Ordering::Relaxed)
 }
 
-/// Looks at a call that may install a filter, before it is made.
-pub(super) fn note(t: &'static ThreadBlock, number: usize, a: &Args) {
-    const PR_SET_SECCOMP: usize = 22;
+/// A sandbox that a call asks for.
+#[derive(Debug, PartialEq)]
+enum Asked {
+    Strict,
+    Filter,
+}
+
+/// The sandbox that a call asks for. The kernel takes the lower half of the first argument.
+fn asked(number: usize, a: &Args) -> Option<Asked> {
+    const PR_SET_SECCOMP: u32 = 22;
     const MODE_STRICT: usize = 1;
     const MODE_FILTER: usize = 2;
-    const SET_MODE_STRICT: usize = 0;
-    const SET_MODE_FILTER: usize = 1;
+    const SET_MODE_STRICT: u32 = 0;
+    const SET_MODE_FILTER: u32 = 1;
+    match (number, a[0] as u32) {
+        (nr::PRCTL, PR_SET_SECCOMP) if a[1] == MODE_STRICT => Some(Asked::Strict),
+        (nr::PRCTL, PR_SET_SECCOMP) if a[1] == MODE_FILTER => Some(Asked::Filter),
+        (nr::SECCOMP, SET_MODE_STRICT) if a[1] as u32 == 0 && a[2] == 0 => Some(Asked::Strict),
+        (nr::SECCOMP, SET_MODE_FILTER) => Some(Asked::Filter),
+        _ => None,
+    }
+}
+
+/// Looks at a call that may install a filter, before it is made.
+pub(super) fn note(t: &'static ThreadBlock, number: usize, a: &Args) {
+    let Some(sandbox) = asked(number, a) else { return };
     // A vfork child's filter is its own, and the memory that it shares with its parent stays paged.
-    let is_asked = matches!((number, a[0]), (nr::PRCTL, PR_SET_SECCOMP))
-        || number == nr::SECCOMP && matches!(a[0], SET_MODE_STRICT | SET_MODE_FILTER);
-    if !is_asked || is_shared_child() {
+    if is_shared_child() {
         return;
     }
-    let is_strict = match number {
-        nr::PRCTL => a[1] == MODE_STRICT,
-        _ => a[0] == SET_MODE_STRICT && a[1] == 0 && a[2] == 0,
-    };
-    if is_strict {
+    if sandbox == Asked::Strict {
         return leave(t);
     }
-    let is_filter = number == nr::SECCOMP || a[1] == MODE_FILTER;
-    if is_filter && let Some(can_stay) = judge(t, a[2]) {
+    if let Some(can_stay) = judge(t, a[2]) {
         FILTERED.store(true, Ordering::Relaxed);
         if !can_stay {
             leave(t);
@@ -176,7 +198,15 @@ fn passes(filter: &[Instruction]) -> bool {
     let needs = NEEDED.iter().chain(needed_remote).all(|n| at_most(Verdict::Allowed, *n))
         && (by_protection || commands().all(|v| v == Verdict::Allowed));
     let discards = || verdict(filter, &Call::with_command(nr::IOCTL, file::BLKDISCARD));
+    let may_with = |number: usize, first: u64| {
+        let args = [Some(first), None, None, None, None, None];
+        verdict(filter, &Call { number, args }) <= Verdict::Refused
+    };
+    if !may_with(nr::CLONE, evictor::CLONE_FLAGS as u64) {
+        evictor::start_no_more();
+    }
     let survives = OPTIONAL.iter().chain(optional_remote).all(|n| at_most(Verdict::Refused, *n))
+        && ORDERS.iter().all(|order| may_with(nr::PRCTL, *order))
         && (run::settings().device().is_none() || discards() <= Verdict::Refused);
     let may_open = survives && TO_OPEN.iter().all(|n| at_most(Verdict::Refused, *n));
     if !may_open {
@@ -202,4 +232,56 @@ fn leave(t: &'static ThreadBlock) {
     }
     signals::give_back(t);
     classes::set_no_classes();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uzswap::control::Settings;
+
+    const KILL: u32 = 0x8000_0000;
+    const ERRNO: u32 = 0x5_0001;
+
+    /// A filter with one answer to one call, which lets all others pass.
+    fn but(number: usize, answer: u32) -> [Instruction; 4] {
+        const ALLOW: u32 = 0x7fff_0000;
+        let step = |code, jump_false, k| Instruction { code, jump_true: 0, jump_false, k };
+        // Loads the call's number, compares it, returns.
+        [step(0x20, 0, 0), step(0x15, 1, number as u32), step(6, 0, answer), step(6, 0, ALLOW)]
+    }
+
+    #[test]
+    fn a_program_stays_paged_under_a_filter_that_lets_all_calls_of_ours_pass() {
+        run::set_settings(Settings::new());
+        let stays = |number, answer| passes(&but(number, answer));
+        assert!(stays(nr::PTRACE, KILL) && stays(nr::OPENAT, ERRNO));
+        for number in [nr::MMAP, nr::FUTEX, nr::RT_SIGRETURN] {
+            assert!(!stays(number, ERRNO) && !stays(number, KILL), "call {number}");
+        }
+        for number in [nr::TGKILL, nr::WAITID, nr::GETDENTS64, nr::PRCTL, nr::MREMAP] {
+            assert!(stays(number, ERRNO) && !stays(number, KILL), "call {number}");
+        }
+    }
+
+    #[test]
+    fn no_thread_is_made_under_a_filter_that_ends_a_program_for_it() {
+        run::set_settings(Settings::new());
+        assert!(passes(&but(nr::CLONE, ERRNO)) && evictor::may_start());
+        assert!(passes(&but(nr::CLONE, KILL)) && !evictor::may_start());
+    }
+
+    #[test]
+    fn a_sandbox_is_asked_for_by_the_lower_half_of_a_word() {
+        let high = 0xffff_ffff_0000_0000;
+        let by = |number, a: [usize; 3]| asked(number, &[a[0], a[1], a[2], 0, 0, 0]);
+        for order in [22, high | 22] {
+            assert_eq!(by(nr::PRCTL, [order, 2, 8]), Some(Asked::Filter));
+        }
+        assert_eq!(by(nr::SECCOMP, [high | 1, 0, 8]), Some(Asked::Filter));
+        assert_eq!(by(nr::PRCTL, [22, 1, 0]), Some(Asked::Strict));
+        assert_eq!(by(nr::SECCOMP, [0, 0, 0]), Some(Asked::Strict));
+        // Of these the kernel takes none: a mode, a pointer, an operation that it does not know.
+        assert_eq!([by(nr::PRCTL, [22, 3, 8]), by(nr::SECCOMP, [0, 0, 8])], [None, None]);
+        assert_eq!([by(nr::SECCOMP, [2, 0, 8]), by(nr::PTRACE, [22, 2, 8])], [None, None]);
+    }
 }
