@@ -43,6 +43,19 @@ pub struct StackT {
     pub size: usize,
 }
 
+impl StackT {
+    /// Whether a thread with this stack pointer is on the stack, as the kernel sees it: not where
+    /// nothing of it is left, and not at all if it disarms itself.
+    pub fn has(&self, sp: usize) -> bool {
+        self.flags & (SS_DISABLE | SS_AUTODISARM) == 0 && self.reaches(sp)
+    }
+
+    /// Whether what grows down to `sp` lies on the stack.
+    pub fn reaches(&self, sp: usize) -> bool {
+        sp > self.sp && sp - self.sp <= self.size
+    }
+}
+
 pub const SS_ONSTACK: i32 = 1;
 pub const SS_DISABLE: i32 = 2;
 pub const SS_AUTODISARM: i32 = 1 << 31;
@@ -275,7 +288,7 @@ impl ThreadBlock {
     pub fn alternate_range(&self) -> core::ops::Range<usize> {
         // SAFETY: read by the owning thread.
         let s = unsafe { *self.program_stack.get() };
-        if s.flags & SS_DISABLE != 0 { 0..0 } else { s.sp..s.sp + s.size }
+        if s.flags & SS_DISABLE != 0 { 0..0 } else { s.sp..s.sp.saturating_add(s.size) }
     }
 
     /// Whether an address lies on one of the block's stacks.
@@ -460,4 +473,19 @@ pub fn after_fork_child(mine: &'static ThreadBlock, tid: u32) {
     mine.tid.store(tid, Ordering::Release);
     mine.company.store(ALONE, Ordering::Release);
     THREADS.store(1, Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_on_its_alternate_stack_where_the_kernel_says_so() {
+        let stack = |flags| StackT { sp: 0x1000, flags, size: 0x2000 };
+        let of = |flags| [0xfff, 0x1000, 0x1001, 0x3000, 0x3001].map(|sp| stack(flags).has(sp));
+        assert_eq!(of(0), [false, false, true, true, false]);
+        assert_eq!([of(SS_DISABLE), of(SS_AUTODISARM)], [[false; 5]; 2]);
+        let endless = StackT { sp: 0x1000, flags: 0, size: usize::MAX };
+        assert!(endless.has(usize::MAX) && !endless.has(0));
+    }
 }

@@ -194,7 +194,7 @@ pub(in crate::takeover) fn sigaltstack(t: &'static ThreadBlock, a: Args, sp: usi
     const MIN_BYTES: usize = 2048;
     // SAFETY: this thread's own cell.
     let stack = unsafe { &mut *t.program_stack.get() };
-    let on_it = stack.flags & SS_DISABLE == 0 && sp.wrapping_sub(stack.sp) < stack.size;
+    let on_it = stack.has(sp);
     let old = StackT {
         flags: (stack.flags & !SS_ONSTACK) | if on_it { SS_ONSTACK } else { 0 },
         ..*stack
@@ -207,7 +207,7 @@ pub(in crate::takeover) fn sigaltstack(t: &'static ThreadBlock, a: Args, sp: usi
     let new = (a[0] != 0).then(|| unsafe { words.as_ptr().cast::<StackT>().read_unaligned() });
     if let Some(n) = new {
         let mode = n.flags & !SS_AUTODISARM;
-        if on_it && stack.flags & SS_AUTODISARM == 0 {
+        if on_it {
             return Errno::EPERM.as_return();
         }
         if mode != 0 && mode != SS_DISABLE && mode != SS_ONSTACK {

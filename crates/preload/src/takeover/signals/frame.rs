@@ -39,6 +39,30 @@ fn vector_bytes(fpstate: usize) -> usize {
     }
 }
 
+/// Where a frame goes.
+#[derive(Debug, PartialEq)]
+struct Place {
+    frame: usize,
+    /// The vector state, and the end of all that is written.
+    fpstate: usize,
+    top: usize,
+    /// It is the first on the alternate stack.
+    enters: bool,
+}
+
+/// Where the kernel would put a frame with so many bytes of vector state, for a handler that wants
+/// the alternate stack or not. `None`: it would write below that stack, and the kernel refuses.
+fn place(stack: &StackT, wants_stack: bool, sp: usize, vector: usize) -> Option<Place> {
+    let nests = stack.has(sp);
+    let enters = wants_stack && stack.flags & SS_DISABLE == 0 && !nests;
+    let end = stack.sp.wrapping_add(stack.size);
+    let top = if enters { end } else { sp.wrapping_sub(RED_ZONE) };
+    let fpstate = top.wrapping_sub(vector) & !63;
+    let frame = (fpstate.wrapping_sub(FRAME_BYTES) & !15).wrapping_sub(8);
+    let fits = !(enters || nests) || stack.reaches(frame);
+    fits.then_some(Place { frame, fpstate, top, enters })
+}
+
 /// Copies the kernel's frame to where the program expects it and returns its address; `None` if
 /// there is no room.
 pub(super) fn move_frame(
@@ -51,16 +75,14 @@ pub(super) fn move_frame(
     // SAFETY: this thread's own cell.
     let stack = unsafe { &mut *t.program_stack.get() };
     let asked = *stack;
-    let inside = sp.wrapping_sub(asked.sp) < asked.size;
-    let use_stack = action.flags & SA_ONSTACK != 0 && asked.flags & SS_DISABLE == 0 && !inside;
-    let top = if use_stack { asked.sp + asked.size } else { sp - RED_ZONE };
     let fpstate = read_u64(context + UC_FPSTATE) as usize;
     let vector = vector_bytes(fpstate);
-    let new_fpstate = (top - vector) & !63;
-    let frame = ((new_fpstate - FRAME_BYTES) & !15) - 8;
+    let wants_stack = action.flags & SA_ONSTACK != 0;
+    let Place { frame, fpstate: new_fpstate, top, enters } =
+        place(&asked, wants_stack, sp, vector)?;
     // This holds also while dormant: paging may be on when the handler returns.
     let managed = PAGER.ranges.first_overlap_unlocked(frame, top).is_some();
-    let disarms = use_stack && asked.flags & SS_AUTODISARM != 0;
+    let disarms = enters && asked.flags & SS_AUTODISARM != 0;
     let restorer = if managed || disarms {
         uzswap_managed_restorer as *const () as usize
     } else if action.flags & SA_RESTORER != 0 && patch::are_slots_in_gs() {
@@ -184,7 +206,7 @@ pub(super) extern "C" fn managed_return(context: usize) -> usize {
     // SAFETY: this thread's own cell.
     let stack = unsafe { &mut *t.program_stack.get() };
     let sp = t.program_stack_pointer(read_u64(new_context + UC_RSP) as usize);
-    if stack.flags & SS_DISABLE != 0 || sp.wrapping_sub(stack.sp) >= stack.size {
+    if !stack.has(sp) {
         *stack = asked;
     }
     write_stack(new_context + UC_STACK, t.alternate_stack());
@@ -203,4 +225,43 @@ fn write_stack(at: usize, stack: StackT) {
     write_u64(at, stack.sp as u64);
     write_u64(at + 8, stack.flags as u32 as u64);
     write_u64(at + 16, stack.size as u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vector state of a processor with AVX-512, in bytes.
+    const VECTOR: usize = 2700;
+    const STACK: StackT = StackT { sp: 0x10_0000, flags: 0, size: 0x4000 };
+
+    #[test]
+    fn a_frame_goes_where_the_kernel_would_put_it() {
+        let end = STACK.sp + STACK.size;
+        let top = |wants, sp| place(&STACK, wants, sp, VECTOR).map(|p| (p.top, p.enters));
+        assert_eq!(top(true, 0x7000_0000), Some((end, true)));
+        assert_eq!(top(false, 0x7000_0000), Some((0x7000_0000 - RED_ZONE, false)));
+        // On the stack already, also with nothing on it yet: the red zone below stays.
+        for sp in [end - 0x100, end] {
+            assert_eq!(top(true, sp), Some((sp - RED_ZONE, false)));
+        }
+        let disabled = StackT { sp: 0, flags: SS_DISABLE, size: 0 };
+        let place = place(&disabled, true, 0x7000_0000, VECTOR).unwrap();
+        assert!(!place.enters && place.frame % 16 == 8 && place.fpstate.is_multiple_of(64));
+        assert!(place.frame + FRAME_BYTES <= place.fpstate && place.fpstate + VECTOR <= place.top);
+    }
+
+    #[test]
+    fn a_frame_that_does_not_fit_the_alternate_stack_is_not_written_below_it() {
+        let least = StackT { size: 2048, ..STACK };
+        assert_eq!(place(&least, true, 0x7000_0000, VECTOR), None);
+        assert!(place(&least, true, 0x7000_0000, 512).is_some());
+        // A handler on top of another, until there is no room.
+        assert!(place(&STACK, true, STACK.sp + 0x3000, VECTOR).is_some());
+        assert_eq!(place(&STACK, true, STACK.sp + 0x800, VECTOR), None);
+        assert_eq!(place(&STACK, false, STACK.sp + 0x800, VECTOR), None);
+        // The kernel does not count a thread as on a stack that disarms itself.
+        let disarming = StackT { flags: SS_AUTODISARM, ..STACK };
+        assert!(place(&disarming, false, STACK.sp + 0x800, VECTOR).is_some());
+    }
 }
