@@ -44,7 +44,7 @@ use super::masks::{
     would_interrupt,
 };
 use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, ThreadBlock};
-use super::{PAGER, PID, call, cancel};
+use super::{PAGER, PID, call, cancel, is_shared_child};
 
 const BUS_MCEERR_AO: i32 = 5;
 const SIGSEGV: i32 = 11;
@@ -272,7 +272,8 @@ pub fn give_back(t: &'static ThreadBlock) {
     MAY_BE_BLOCKED.store(!0, Ordering::Release);
     for sig in 1..SIGNALS as i32 {
         let recorded = RECORDED[sig as usize].get();
-        if is_handler(recorded.handler) || sig == FAULT_SIGNAL.load(Ordering::Relaxed) {
+        let is_ours = sig == FAULT_SIGNAL.load(Ordering::Relaxed) || dump::is_ours(sig);
+        if is_handler(recorded.handler) || is_ours {
             let _ = kernel_action(sig, Some(&recorded), None);
         }
     }
@@ -373,10 +374,7 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
         return deliver_default(sig, si_code);
     }
     if action.flags & SA_RESETHAND != 0 {
-        recorded.handler.store(SIG_DFL, Ordering::Release);
-        if sig != FAULT_SIGNAL.load(Ordering::Relaxed) {
-            let _ = kernel_action(sig, Some(&KernelAction::default()), None);
-        }
+        end_handling(sig, is_shared_child());
     }
     let saved = read_u64(context + UC_SIGMASK);
     let own = if action.flags & SA_NODEFER != 0 { 0 } else { 1u64 << (sig - 1) };
@@ -409,6 +407,20 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
     }
 }
 
+/// Has the next signal take its default action: the program's handler was for one. `is_shared`:
+/// this is a vfork child, whose table in the kernel is its own and our record its parent's.
+fn end_handling(sig: i32, is_shared: bool) {
+    if !is_shared {
+        RECORDED[sig as usize].handler.store(SIG_DFL, Ordering::Release);
+    }
+    if sig != FAULT_SIGNAL.load(Ordering::Relaxed) {
+        let default = KernelAction::default();
+        let prepares = !is_shared && dump::is_ours(sig);
+        let action = if prepares { wrapped(default) } else { default };
+        let _ = kernel_action(sig, Some(&action), None);
+    }
+}
+
 /// The default action: let the kernel do it.
 fn deliver_default(sig: i32, si_code: i32) {
     super::debug(&[("default action of signal", sig as u64), ("code", si_code as u64)]);
@@ -426,4 +438,44 @@ fn deliver_default(sig: i32, si_code: i32) {
 pub fn inherit(from: &ThreadBlock, to: &ThreadBlock) {
     to.fault_signal_blocked
         .store(from.fault_signal_blocked.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USR2: i32 = 12;
+    /// Its default action is a dump.
+    const XCPU: i32 = 24;
+
+    /// One test: the process has one table of actions.
+    #[test]
+    fn signals_that_dump_come_here_until_the_process_is_left_to_itself() {
+        let handler = |sig| {
+            let mut now = KernelAction::default();
+            assert_eq!(kernel_action(sig, None, Some(&mut now)), 0);
+            now.handler
+        };
+        let record = |sig: i32| &RECORDED[sig as usize].handler;
+        let (ours, programs) = (entry as *const () as usize, 0x1000);
+        dump::BEGUN.store(true, Ordering::Release);
+        for sig in [USR2, XCPU] {
+            record(sig).store(programs, Ordering::Release);
+            end_handling(sig, false);
+            assert_eq!(record(sig).load(Ordering::Acquire), SIG_DFL);
+        }
+        assert_eq!([handler(USR2), handler(XCPU)], [SIG_DFL, ours]);
+        // A vfork child: the handler goes on being its parent's.
+        record(XCPU).store(programs, Ordering::Release);
+        end_handling(XCPU, true);
+        assert_eq!(record(XCPU).swap(SIG_DFL, Ordering::AcqRel), programs);
+        assert_eq!(handler(XCPU), SIG_DFL);
+        end_handling(XCPU, false);
+        assert_eq!(handler(XCPU), ours);
+        let t = ThreadBlock::allocate().unwrap();
+        give_back(t);
+        assert_eq!(handler(XCPU), SIG_DFL);
+        dump::BEGUN.store(false, Ordering::Release);
+        t.give_back();
+    }
 }

@@ -27,7 +27,7 @@ const DUMPING: [i32; 10] = [3, 4, 5, 6, SIGBUS, 8, SIGSEGV, 24, 25, 31];
 const LEFT_PART: u64 = 8;
 
 /// Set when the signals come here.
-static BEGUN: AtomicBool = AtomicBool::new(false);
+pub(super) static BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Takes the signals that the program leaves to the kernel, when paging begins and if there is to
 /// be a dump.
