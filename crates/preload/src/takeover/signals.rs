@@ -308,10 +308,8 @@ extern "C" fn entry(sig: i32, info: usize, context: usize) {
         let (addr, error) = (read_u64(info + 16) as usize, read_u64(context + UC_ERR));
         // The wait ends at a signal that the program would take now.
         PAGER.wait_for_turn(|| !would_interrupt(read_u64(context + UC_SIGMASK)));
-        t.is_busy.store(1, Ordering::Relaxed);
         // SAFETY: this thread's own cell, and the handler is not reentered (all blocked).
-        let fault = PAGER.fault(addr, error, unsafe { &mut *t.stream.get() });
-        t.is_busy.store(0, Ordering::Relaxed);
+        let fault = t.busy(|| PAGER.fault(addr, error, unsafe { &mut *t.stream.get() }));
         match fault {
             Fault::Served => return,
             Fault::Lost => {

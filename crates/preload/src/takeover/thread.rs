@@ -259,6 +259,15 @@ impl ThreadBlock {
         }
     }
 
+    /// Notes that the thread is in the pager while `f` runs. A fault may come on top of another use
+    /// of the pager, which goes on afterwards.
+    pub fn busy<R>(&self, f: impl FnOnce() -> R) -> R {
+        let before = self.is_busy.swap(1, Ordering::Relaxed);
+        let result = f();
+        self.is_busy.store(before, Ordering::Relaxed);
+        result
+    }
+
     /// Whether processes that share this memory may use the thread's thread-local area.
     pub fn is_in_company(&self) -> bool {
         self.company.load(Ordering::Acquire) != ALONE
@@ -478,6 +487,19 @@ pub fn after_fork_child(mine: &'static ThreadBlock, tid: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_is_busy_until_the_outermost_use_of_the_pager_ends() {
+        let t = ThreadBlock::allocate().unwrap();
+        let is_busy = || t.is_busy.load(Ordering::Relaxed) != 0;
+        assert!(!is_busy());
+        t.busy(|| {
+            assert!(t.busy(is_busy));
+            assert!(is_busy(), "a fault was served on top");
+        });
+        assert!(!is_busy());
+        t.give_back();
+    }
 
     #[test]
     fn a_thread_is_on_its_alternate_stack_where_the_kernel_says_so() {
