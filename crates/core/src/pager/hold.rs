@@ -221,6 +221,14 @@ impl Holds {
         t.tid.store(0, Ordering::Release);
     }
 
+    /// Frees the slot of a thread that is gone, unless it has said that it ends: then the slot may
+    /// be another thread's by now.
+    pub fn forget_gone(&self, t: &ThreadHolds, tid: u32) {
+        if t.tid.load(Ordering::Acquire) == tid {
+            self.unregister(t);
+        }
+    }
+
     /// In the child after fork: only `mine` is a thread of this process.
     pub fn after_fork_child(&self, mine: &ThreadHolds, tid: u32) {
         for i in 0..self.high.load(Ordering::Acquire) {
@@ -333,6 +341,18 @@ mod tests {
         }
         t.pop_to(m);
         assert!(!h.is_held(0, usize::MAX));
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_holds_nothing_unless_its_slot_is_another_ones() {
+        let h = Holds::new();
+        let t = h.register(7).unwrap();
+        t.push(0x1000, 0x2000, 100);
+        h.forget_gone(t, 6);
+        assert!(h.is_held(0x1000, 0x2000));
+        h.forget_gone(t, 7);
+        assert!(!h.is_held(0x1000, 0x2000));
+        assert!(std::ptr::eq(h.register(8).unwrap(), t));
     }
 
     #[test]

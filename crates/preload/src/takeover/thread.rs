@@ -145,16 +145,14 @@ impl ThreadBlock {
         // SAFETY: blocks are never unmapped.
         while let Some(b) = unsafe { p.as_ref() } {
             let owner = b.tid.load(Ordering::Acquire);
-            // A guest's holds must not be forgotten if it was killed with some in hand.
-            let left_something =
-                b.is_guest.load(Ordering::Relaxed) != 0 && b.is_busy.load(Ordering::Relaxed) != 0;
-            let dead = !left_something
+            let dead = !b.is_busy_guest()
                 && (owner == 0 || (owner != u32::MAX && !uzswap::sys::thread_exists(owner)));
             if dead
                 && b.tid
                     .compare_exchange(owner, u32::MAX, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
             {
+                b.forget_holds(owner);
                 b.reset();
                 return Some(b);
             }
@@ -204,6 +202,24 @@ impl ThreadBlock {
         }
     }
 
+    /// Whether the block's guest is in the pager, or was when it was killed: what it has left there
+    /// must not be forgotten.
+    fn is_busy_guest(&self) -> bool {
+        self.is_guest.load(Ordering::Relaxed) != 0 && self.is_busy.load(Ordering::Relaxed) != 0
+    }
+
+    /// Gives up what thread `tid` held, which is gone: it may have ended in the middle of a call,
+    /// or in a way that we have not seen.
+    fn forget_holds(&self, tid: u32) {
+        // SAFETY: set to a table element that is never unmapped, or null.
+        let holds = unsafe { self.holds.load(Ordering::Acquire).as_ref() };
+        if tid != 0
+            && let Some(holds) = holds
+        {
+            PAGER.holds.forget_gone(holds, tid);
+        }
+    }
+
     fn reset(&self) {
         self.company.store(ALONE, Ordering::Relaxed);
         self.is_guest.store(0, Ordering::Relaxed);
@@ -231,7 +247,12 @@ impl ThreadBlock {
     /// thread that made it: not by the word there, but by its id.
     pub fn adopt_guest(&'static self, tid: u32) {
         // The thread that had the number before is gone.
-        each_block(|b| _ = b.tid.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed));
+        each_block(|b| {
+            let had = b.tid.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed);
+            if had.is_ok() && !b.is_busy_guest() {
+                b.forget_holds(tid);
+            }
+        });
         self.tid.store(tid, Ordering::Release);
         self.holds().adopt(tid);
         // The guest may be killed at any moment, with holds in hand.
@@ -442,7 +463,7 @@ pub fn look_after(owner: u32) {
 /// Looks, after a long wait, whether a guest that is gone was in the pager.
 pub fn look_for_abandoned() {
     each_block(|b| {
-        if b.is_guest.load(Ordering::Relaxed) != 0 && b.is_busy.load(Ordering::Relaxed) != 0 {
+        if b.is_busy_guest() {
             look_after(b.tid.load(Ordering::Acquire));
         }
     });
@@ -499,6 +520,24 @@ mod tests {
         });
         assert!(!is_busy());
         t.give_back();
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_unseen_holds_nothing() {
+        // Numbers of threads end at 4 million.
+        let (t, gone) = (ThreadBlock::allocate().unwrap(), (1 << 30) - 1);
+        let (start, end) = (0x6789_0000_0000, 0x6789_0000_0000 + PAGE_SIZE);
+        t.tid.store(gone, Ordering::Release);
+        t.holds().adopt(gone);
+        t.holds().push(start, end, 0);
+        assert!(PAGER.holds.is_held(start, end));
+        // Blocks are made until one is that one: here, or by another test.
+        let mut made = std::vec::Vec::new();
+        while t.tid.load(Ordering::Acquire) == gone {
+            made.push(ThreadBlock::allocate().unwrap());
+        }
+        assert!(!PAGER.holds.is_held(start, end));
+        made.into_iter().for_each(ThreadBlock::give_back);
     }
 
     #[test]
