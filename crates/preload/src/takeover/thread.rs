@@ -261,6 +261,16 @@ impl ThreadBlock {
         self.arm_alternate_stack();
     }
 
+    /// In the child after fork: the block's thread is the first of a process of its own, whatever
+    /// the thread is that it is a copy of.
+    fn become_own(&self, tid: u32) {
+        self.tid.store(tid, Ordering::Release);
+        self.company.store(ALONE, Ordering::Release);
+        self.is_guest.store(0, Ordering::Relaxed);
+        // SAFETY: the caller's own block.
+        unsafe { (*self.stream.get()).is_of_guest = false };
+    }
+
     /// Notes that the thread is about to make a process that shares its thread-local area. `waits`:
     /// the thread waits until that has ended or executed a program.
     pub fn expect_guest(&self, waits: bool) {
@@ -500,8 +510,7 @@ pub fn after_fork_child(mine: &'static ThreadBlock, tid: u32) {
             b.tid.store(0, Ordering::Release);
         }
     });
-    mine.tid.store(tid, Ordering::Release);
-    mine.company.store(ALONE, Ordering::Release);
+    mine.become_own(tid);
     THREADS.store(1, Ordering::Release);
 }
 
@@ -538,6 +547,21 @@ mod tests {
         }
         assert!(!PAGER.holds.is_held(start, end));
         made.into_iter().for_each(ThreadBlock::give_back);
+    }
+
+    #[test]
+    fn a_child_that_a_guest_forks_is_a_process_of_its_own() {
+        let t = ThreadBlock::allocate().unwrap();
+        t.is_guest.store(1, Ordering::Relaxed);
+        // SAFETY: nobody else has the block.
+        unsafe { (*t.stream.get()).is_of_guest = true };
+        t.expect_guest(false);
+        let me = uzswap::sys::gettid();
+        t.become_own(me);
+        // SAFETY: as above.
+        assert!(!unsafe { (*t.stream.get()).is_of_guest } && !t.is_in_company());
+        assert_eq!([&t.tid, &t.is_guest].map(|n| n.load(Ordering::Relaxed)), [me, 0]);
+        t.give_back();
     }
 
     #[test]
