@@ -287,7 +287,8 @@ unsafe fn take_entry(list: *mut u8, own_file: &[u8]) -> (Option<Vec<u8>>, bool) 
     };
     let is_separator = |b: &u8| matches!(b, b':' | b' ');
     let entries = || text.split(is_separator);
-    let at = entries().position(|e| e == own_file);
+    // An empty entry is not a file that is not known.
+    let at = entries().position(|e| e == own_file && !e.is_empty());
     let at = at.unwrap_or_else(|| entries().take_while(|e| target::is_first_library(e)).count());
     let own: Vec<u8> = entries().nth(at).unwrap_or_default().into();
     let same = entries().skip(at).take_while(|e| *e == own).count();
@@ -385,16 +386,23 @@ impl<'a> Line<'a> {
     }
 
     fn parse(line: &'a [u8]) -> Option<Line<'a>> {
-        let mut fields = line.split(|b| *b == b' ').filter(|f| !f.is_empty());
-        let range = fields.next()?;
+        let mut rest = line;
+        let mut field = || {
+            rest = rest.trim_ascii_start();
+            let end = rest.iter().position(|b| *b == b' ').unwrap_or(rest.len());
+            let field;
+            (field, rest) = rest.split_at(end);
+            (!field.is_empty()).then_some(field)
+        };
+        let range = field()?;
         let dash = range.iter().position(|b| *b == b'-')?;
         let hex = |s: &[u8]| {
             s.iter().try_fold(0usize, |v, b| Some(v << 4 | (*b as char).to_digit(16)? as usize))
         };
-        let mode = fields.next()?;
-        let inode_at = 2;
-        let inode = fields.nth(inode_at)?;
-        let name = fields.next().unwrap_or_default();
+        let (mode, _offset, _device, inode) = (field()?, field()?, field()?, field()?);
+        // A path may have blanks.
+        let name = rest.trim_ascii_start();
+        let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
         Some(Line {
             start: hex(&range[..dash])?,
             end: hex(&range[dash + 1..])?,
@@ -442,6 +450,27 @@ mod tests {
         // The entry names the file by another name.
         expect("/link.so:/a.so", "/link.so", "/a.so");
         expect("", "", "");
+    }
+
+    #[test]
+    fn an_empty_entry_is_not_ours_where_our_file_is_not_known() {
+        let mut text = *b"/our.so:/a.so::/b.so\0";
+        // SAFETY: a C string of our own.
+        let (entry, is_left) = unsafe { take_entry(text.as_mut_ptr(), b"") };
+        assert_eq!(entry.as_deref(), Some(&b"/our.so"[..]));
+        assert!(is_left && text.starts_with(b"/a.so::/b.so\0"));
+    }
+
+    #[test]
+    fn a_path_with_blanks_is_read_to_its_end() {
+        let name = |rest: &str| {
+            let line = std::format!("7f7bdb0ce000-7f7bdb2f4000 r-xp 00001000 fe:01 77{rest}");
+            Line::parse(line.as_bytes()).map(|line| Vec::from(line.name))
+        };
+        assert_eq!(name("      /my lib/our 1.so").unwrap(), b"/my lib/our 1.so");
+        assert_eq!(name("      /my lib/our.so (deleted)").unwrap(), b"/my lib/our.so");
+        assert_eq!([name(""), name(" ")], [Some(Vec::new()), Some(Vec::new())]);
+        assert!(Line::parse(b"7f7bdb0ce000-7f7bdb2f4000 r-xp 00001000 fe:01").is_none());
     }
 
     #[test]
