@@ -10,7 +10,7 @@
 //! ```text
 //!  execve(library, argv, envp + UZSWAP_PROGRAM)
 //!    uzswap_start: relocates the library
-//!      scripts       #! lines, as the kernel reads them
+//!      script.rs     #! lines, as the kernel reads them
 //!      load.rs       program and loader, mapped
 //!      takeover      as the constructor does it under glibc
 //!      vectors.rs    argc argv envp auxv, as for the program
@@ -27,6 +27,7 @@
 #![allow(unsafe_code)]
 
 mod load;
+mod script;
 mod vectors;
 
 use std::vec::Vec;
@@ -38,6 +39,7 @@ use uzswap::sys::{check, fd, nr};
 use crate::patch;
 use crate::takeover::{self, call};
 use load::Object;
+use script::{HEAD_BYTES, interpreter};
 use vectors::Vectors;
 
 /// The last steps when the program is in place: `words` words are copied to its stack, then comes
@@ -199,23 +201,20 @@ const DEEPEST: u32 = 5;
 /// Opens the program at `path`; of a script, its interpreter, to whose arguments the script's path
 /// is added. NUL-terminated paths.
 fn follow_scripts(vectors: &mut Vectors, path: &[u8]) -> Option<(i32, Vec<u8>)> {
-    /// Bytes of a file that the kernel reads before it decides how to execute it.
-    const HEAD_BYTES: usize = 256;
     let mut path = Vec::from(path);
     for _ in 0..DEEPEST {
         let file = open(&path)?;
         let mut head = [0u8; HEAD_BYTES];
-        let n = check(call!(nr::PREAD64, file, head.as_mut_ptr(), head.len() - 1, 0)).unwrap_or(0);
-        let Some(line) = head[..n].strip_prefix(b"#!") else { return Some((file, path)) };
+        let _ = call!(nr::PREAD64, file, head.as_mut_ptr(), head.len(), 0);
+        if !head.starts_with(b"#!") {
+            return Some((file, path));
+        }
         fd::close(file);
-        let line = line.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii();
-        let end = line.iter().position(|b| matches!(b, b' ' | b'\t')).unwrap_or(line.len());
+        let (name, argument) = interpreter(&head)?;
         let terminated = |bytes: &[u8]| [bytes, b"\0"].concat();
-        let argument = line[end..].trim_ascii();
-        let argument = (!argument.is_empty()).then(|| terminated(argument));
-        let interpreter = terminated(&line[..end]);
-        vectors.interpret(&interpreter, argument, &path);
-        path = interpreter;
+        let name = terminated(name);
+        vectors.interpret(&name, argument.map(terminated), &path);
+        path = name;
     }
     None
 }
