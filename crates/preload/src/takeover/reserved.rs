@@ -163,3 +163,26 @@ pub fn dormant_pages() -> i64 {
     let accessible = (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64;
     accessible + file_memory::pages() - uncounted_pages() + PAGER.outside_pages()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_may_touch_unseen_takes_it_some_time() {
+        // Some 60 ms, whatever the pages, and several looks in that time.
+        for pace in [BY_PAGES, BY_HUGE_PAGES] {
+            let ms = pace.least_pages * pace.page_ns / 1_000_000;
+            assert!((55..65).contains(&ms), "{ms} ms");
+            assert!(pace.least_pages < AHEAD_MOST && pace.least_pages > LOOKS);
+        }
+    }
+
+    #[test]
+    fn a_reservation_is_large_and_mapped_to_be_touched_bit_by_bit() {
+        const MAP_NORESERVE: usize = 0x4000;
+        let mapping = |len, flags| is_mapping([0, len, 3, flags, 0, 0]);
+        assert!(mapping(LEAST_BYTES, MAP_NORESERVE) && mapping(usize::MAX, MAP_NORESERVE));
+        assert!(!mapping(LEAST_BYTES - 1, MAP_NORESERVE) && !mapping(LEAST_BYTES, 0x22));
+    }
+}

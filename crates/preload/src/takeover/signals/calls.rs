@@ -214,7 +214,7 @@ pub(in crate::takeover) fn sigaltstack(t: &'static ThreadBlock, a: Args, sp: usi
             return Errno::EINVAL.as_return();
         }
         *stack = if mode == SS_DISABLE {
-            StackT { sp: 0, flags: SS_DISABLE, size: 0 }
+            StackT { sp: 0, flags: n.flags, size: 0 }
         } else if n.size < MIN_BYTES {
             return Errno::ENOMEM.as_return();
         } else {
@@ -231,4 +231,80 @@ pub(in crate::takeover) fn sigaltstack(t: &'static ThreadBlock, a: Args, sp: usi
         }
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The address of a value that a call reads or writes.
+    fn at<T>(value: &mut T) -> usize {
+        core::ptr::from_mut(value) as usize
+    }
+
+    #[test]
+    fn an_alternate_stack_is_the_one_that_the_program_set() {
+        let t = ThreadBlock::allocate().unwrap();
+        let (elsewhere, size) = (0x7000_0000, 0x4000);
+        let stack = |flags, size| StackT { sp: 0x10_0000, flags, size };
+        let set = |mut new: StackT, sp| sigaltstack(t, [at(&mut new), 0, 0, 0, 0, 0], sp);
+        let get = |sp| {
+            let mut old = stack(-1, 1);
+            assert_eq!(sigaltstack(t, [0, at(&mut old), 0, 0, 0, 0], sp), 0);
+            (old.sp, old.flags, old.size)
+        };
+        assert_eq!(get(elsewhere), (0, SS_DISABLE, 0));
+        assert_eq!(set(stack(0, 2047), elsewhere), Errno::ENOMEM.as_return());
+        assert_eq!(set(stack(4, size), elsewhere), Errno::EINVAL.as_return());
+        assert_eq!(get(elsewhere), (0, SS_DISABLE, 0), "nothing of it was taken");
+        assert_eq!(set(stack(SS_ONSTACK, size), elsewhere), 0);
+        assert_eq!(get(elsewhere), (0x10_0000, 0, size));
+        // On it.
+        let inside = 0x10_0000 + size;
+        assert_eq!(get(inside), (0x10_0000, SS_ONSTACK, size));
+        assert_eq!(set(stack(SS_DISABLE, 0), inside), Errno::EPERM.as_return());
+        assert_eq!(sigaltstack(t, [8, 0, 0, 0, 0, 0], inside), Errno::EFAULT.as_return());
+        assert_eq!(set(stack(SS_AUTODISARM, size), elsewhere), 0);
+        assert_eq!(get(inside), (0x10_0000, SS_AUTODISARM, size));
+        assert_eq!(set(stack(SS_DISABLE | SS_AUTODISARM, size), inside), 0);
+        assert_eq!(get(elsewhere), (0, SS_DISABLE | SS_AUTODISARM, 0));
+        t.give_back();
+    }
+
+    #[test]
+    fn the_fault_signal_is_blocked_as_far_as_the_program_can_see() {
+        let t = ThreadBlock::allocate().unwrap();
+        let call = |how, set: Option<u64>| {
+            let (mut set, mut old) = (set, 0u64);
+            let set_at = set.as_mut().map_or(0, at);
+            let a = [how, set_at, at(&mut old), 8, 0, 0];
+            assert_eq!(sigprocmask(t, a), 0);
+            old
+        };
+        let kernels = || {
+            let mut mask = 0u64;
+            assert_eq!(call!(nr::RT_SIGPROCMASK, SIG_BLOCK, 0, &raw mut mask, 8), 0);
+            mask
+        };
+        const USR1: u64 = 1 << 9;
+        let before = call(SIG_BLOCK, Some(fault_bit() | USR1));
+        assert_eq!(before & fault_bit(), 0);
+        assert_eq!(call(SIG_BLOCK, None), before | fault_bit() | USR1);
+        assert_eq!(kernels(), before | USR1);
+        // Sent meanwhile.
+        t.fault_signal_pending.store(1, Ordering::Relaxed);
+        let mut pending = 0u64;
+        let a = [at(&mut pending), 8, 0, 0, 0, 0];
+        assert_eq!(sigpending(t, a), 0);
+        assert_ne!(core::hint::black_box(pending) & fault_bit(), 0);
+        t.fault_signal_pending.store(0, Ordering::Relaxed);
+        // The kernel says what is wrong with a call, and changes nothing.
+        let mut set = 0u64;
+        let wrong = [3, at(&mut set), 0, 8, 0, 0];
+        assert_eq!(sigprocmask(t, wrong), Errno::EINVAL.as_return());
+        assert_eq!(sigprocmask(t, [SIG_SETMASK, 8, 0, 8, 0, 0]), Errno::EFAULT.as_return());
+        assert_eq!(call(SIG_SETMASK, Some(before)), before | fault_bit() | USR1);
+        assert_eq!((call(3, None), kernels()), (before, before));
+        t.give_back();
+    }
 }
