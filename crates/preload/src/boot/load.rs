@@ -195,3 +195,104 @@ pub fn make_stack_executable(at: usize) {
     let prot = PROT_READ | PROT_WRITE | PROT_EXEC | PROT_GROWSDOWN;
     let _ = call!(nr::MPROTECT, page_floor(at), PAGE_SIZE, prot);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+    const CODE: usize = EHDR_BYTES + 3 * HEADER_BYTES;
+    const LOADER: &[u8] = b"/lib/loader\0";
+
+    /// A file in memory with these bytes.
+    fn file(bytes: &[u8]) -> OwnedFd {
+        let fd = call!(nr::MEMFD_CREATE, c"object".as_ptr(), 0) as i32;
+        assert!(fd >= 0, "error {fd}");
+        let written = call!(nr::PWRITE64, fd, bytes.as_ptr(), bytes.len(), 0);
+        assert_eq!(written, bytes.len() as isize);
+        // SAFETY: a descriptor that was just made, and is nobody else's.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    }
+
+    fn header(kind: u32, flags: u32, words: [usize; 5]) -> Vec<u8> {
+        let [offset, address, file_bytes, memory_bytes, align] = words;
+        let first = [kind.to_le_bytes(), flags.to_le_bytes()].concat();
+        let words = [offset, address, address, file_bytes, memory_bytes, align];
+        let words = words.iter().flat_map(|word| word.to_le_bytes());
+        first.into_iter().chain(words).collect()
+    }
+
+    /// An object of one segment with `file_bytes` of the file and `memory_bytes` in memory, whose
+    /// loader has this name.
+    fn object(kind: u16, address: usize, bytes: [usize; 2], loader: &[u8]) -> Vec<u8> {
+        let mut all = std::vec![0u8; EHDR_BYTES];
+        all[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        all[16..18].copy_from_slice(&kind.to_le_bytes());
+        all[18..20].copy_from_slice(&EM_X86_64.to_le_bytes());
+        all[24..32].copy_from_slice(&(address + CODE).to_le_bytes());
+        all[32..40].copy_from_slice(&EHDR_BYTES.to_le_bytes());
+        all[54..56].copy_from_slice(&(HEADER_BYTES as u16).to_le_bytes());
+        all[56..58].copy_from_slice(&3u16.to_le_bytes());
+        let [file_bytes, memory_bytes] = bytes;
+        let load = [0, address, file_bytes, memory_bytes, PAGE_SIZE];
+        all.extend(header(PT_LOAD, PF_R | PF_W, load));
+        all.extend(header(PT_INTERP, PF_R, [CODE, 0, loader.len(), loader.len(), 1]));
+        all.extend(header(PT_GNU_STACK, PF_R | PF_W | PF_X, [0; 5]));
+        all.extend_from_slice(loader);
+        // Behind the segment there is more in the file.
+        all.resize(2 * PAGE_SIZE, 7);
+        all
+    }
+
+    fn map(bytes: &[u8]) -> Option<Object> {
+        Object::map(file(bytes).as_raw_fd())
+    }
+
+    #[test]
+    fn an_object_is_mapped_with_zeros_behind_what_its_file_has() {
+        const FILE_BYTES: usize = PAGE_SIZE + 100;
+        let bytes = object(ET_DYN, 0, [FILE_BYTES, 3 * PAGE_SIZE], LOADER);
+        let o = map(&bytes).unwrap();
+        assert_eq!((o.entry, o.headers), (o.bias + CODE, o.bias + EHDR_BYTES));
+        assert_eq!((o.header_count, o.loader.as_deref()), (3, Some(LOADER)));
+        assert!(o.wants_executable_stack);
+        // SAFETY: the segment, which was just mapped for reading.
+        let memory = unsafe { core::slice::from_raw_parts(o.bias as *const u8, 3 * PAGE_SIZE) };
+        assert_eq!(memory[..FILE_BYTES], bytes[..FILE_BYTES]);
+        assert!(memory[FILE_BYTES..].iter().all(|byte| *byte == 0));
+        assert_eq!(call!(nr::MUNMAP, o.bias, 3 * PAGE_SIZE), 0);
+    }
+
+    #[test]
+    fn an_object_with_a_place_of_its_own_is_mapped_there_or_not_at_all() {
+        // Far from where the kernel puts mappings.
+        const PLACE: usize = 0x2345_0000_0000;
+        let bytes = object(ET_EXEC, PLACE, [PAGE_SIZE, PAGE_SIZE], LOADER);
+        let o = map(&bytes).unwrap();
+        assert_eq!((o.bias, o.entry), (0, PLACE + CODE));
+        assert!(map(&bytes).is_none(), "the place is taken");
+        assert_eq!(call!(nr::MUNMAP, PLACE, PAGE_SIZE), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_no_object_is_not_mapped() {
+        let good = object(ET_DYN, 0, [PAGE_SIZE, PAGE_SIZE], LOADER);
+        let spoiled = |at: usize, with: &[u8]| {
+            let mut bytes = good.clone();
+            bytes[at..at + with.len()].copy_from_slice(with);
+            map(&bytes).is_none()
+        };
+        const LOAD: usize = EHDR_BYTES;
+        assert!(spoiled(0, b"#!") && spoiled(18, &[183, 0]) && spoiled(16, &[1, 0]));
+        assert!(spoiled(56, &[0, 0]) && spoiled(56, &[0xff, 0xff]) && spoiled(54, &[55, 0]));
+        assert!(spoiled(32, &[0xff; 8]), "no table");
+        // Of the segment: in memory smaller than in the file, another place in its page, no end,
+        // no power of two.
+        assert!(spoiled(LOAD + 40, &[1, 0]) && spoiled(LOAD + 8, &[1]));
+        assert!(spoiled(LOAD + 40, &[0xff; 8]) && spoiled(LOAD + 48, &[0, 0x30, 0]));
+        // The loader's name has no end.
+        assert!(map(&object(ET_DYN, 0, [PAGE_SIZE; 2], b"/lib/loader")).is_none());
+        assert!(map(&good[..EHDR_BYTES]).is_none() && map(&good[..CODE - 1]).is_none());
+        assert!(map(b"").is_none());
+    }
+}
