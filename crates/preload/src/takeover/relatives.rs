@@ -207,3 +207,32 @@ pub fn leave() {
         PAGER.tree().retire(me, me.id());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(unsafe_code)]
+
+    use super::*;
+    use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
+
+    fn tree() -> &'static Tree {
+        let at = map_anonymous(size_of::<Tree>(), PROT_READ | PROT_WRITE).unwrap();
+        // SAFETY: fresh memory of ours; a tree of zeros is one, as that of a new run.
+        unsafe { &*(at as *const Tree) }
+    }
+
+    #[test]
+    fn a_slot_comes_from_a_process_that_is_gone_before_it_is_said_that_there_is_none() {
+        let (tree, me) = (tree(), uzswap::sys::getpid());
+        // Numbers of processes end at 4 million.
+        let gone = tree.claim((1 << 30) - 1).unwrap();
+        let alive = tree.claim(me).unwrap();
+        let only_the_gone_ones = || if gone.id() == 0 { tree.claim(me) } else { None };
+        let slot = claim_by(tree, only_the_gone_ones).unwrap();
+        assert!(core::ptr::eq(slot, gone) && alive.id() != 0);
+        assert_eq!(tree.notices.load(Ordering::Acquire), 0);
+        assert!(claim_by(tree, || None).is_none());
+        assert_ne!(tree.notices.load(Ordering::Acquire), 0);
+        assert!(slot.id() != 0 && alive.id() != 0, "they live");
+    }
+}
