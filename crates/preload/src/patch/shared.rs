@@ -228,18 +228,17 @@ impl<'a> Shared<'a> {
     fn is_right(&self, fd: i32, stat: &Stat, contents: u64) -> bool {
         let mut name = self.name.clone();
         name.extend_from_slice(SEEN);
-        let [first, second] = boot_id();
-        let note: Note = [first, second, stat.inode, stat.changed_ns, contents];
+        let note = note_of(boot_id(), stat, contents);
         let mut noted = [0; size_of::<Note>()];
         if let Some((seen, _)) = self.cache.open_file(&name) {
             let whole = file::read_exact_at(seen, &mut noted, 0).is_ok();
             fd::close(seen);
-            if whole && noted[..] == bytes_of(&note) {
+            if whole && note.is_some_and(|note| noted[..] == bytes_of(&note)) {
                 return true;
             }
         }
         let is_right = sum_of_file(fd, PAGE_SIZE as u64, stat.bytes) == Some(contents);
-        if is_right {
+        if let (true, Some(note)) = (is_right, note) {
             let _ = self.cache.save(&name, &[&bytes_of(&note)], Lasting::No);
         }
         is_right
@@ -300,6 +299,13 @@ impl<'a> Shared<'a> {
     }
 }
 
+/// The note that a file was found to be right. `None`: it is not known which start of the machine
+/// this is, and a note would be believed after the next one.
+fn note_of(boot_id: [u64; 2], file: &Stat, contents: u64) -> Option<Note> {
+    let [first, second] = boot_id;
+    (boot_id != [0; 2]).then_some([first, second, file.inode, file.changed_ns, contents])
+}
+
 /// The sum of a file's bytes; `None`: they cannot be read.
 fn sum_of_file(fd: i32, from: u64, end: u64) -> Option<u64> {
     let mut piece = vec![0; PIECE_BYTES];
@@ -319,4 +325,44 @@ fn word_at(bytes: &[u8], word: usize) -> u64 {
 
 fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_for_one_start_of_the_machine_and_one_state_of_the_file() {
+        let stat = stat_path(b"/proc/self/exe").unwrap();
+        let note = note_of([1, 2], &stat, 3).unwrap();
+        let mut later = stat;
+        later.changed_ns += 1;
+        for another in [
+            note_of([1, 3], &stat, 3),
+            note_of([0, 2], &stat, 3),
+            note_of([1, 2], &later, 3),
+            note_of([1, 2], &stat, 4),
+        ] {
+            assert_ne!(another.unwrap(), note);
+        }
+        assert_eq!(note_of([0; 2], &stat, 3), None, "the start is not known");
+    }
+
+    #[test]
+    fn the_sum_of_a_file_is_that_of_its_bytes_whatever_the_pieces() {
+        let path = std::env::temp_dir().join(std::format!("uzswap-sum-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..2 * PIECE_BYTES + 77).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        let all = |from: usize| sum_of_file(fd, from as u64, bytes.len() as u64).unwrap();
+        let of = |bytes: &[u8]| bytes.chunks(PIECE_BYTES).fold(SEED, sum);
+        for from in [0, 8, PIECE_BYTES, bytes.len()] {
+            assert_eq!(all(from), of(&bytes[from..]), "from {from}");
+        }
+        assert_eq!(sum_of_file(fd, 0, bytes.len() as u64 + 1), None, "it is cut");
+        let head = bytes_of(&[1, 2]);
+        assert_eq!([word_at(&head, 0), word_at(&head, 1), word_at(&head, 2)], [1, 2, 0]);
+    }
 }
