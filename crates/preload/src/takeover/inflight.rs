@@ -21,7 +21,7 @@ use uzswap::sys::sync::Mutex;
 use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, fd, file, nr};
 
-use super::{Args, PAGER, call, evictor, thread};
+use super::{Args, PAGER, call, evictor, owners};
 use crate::calls::walk::{Kind, Visit, walk};
 
 /// Threads and buffers that can be followed. With more of either all buffers are held for good.
@@ -307,7 +307,7 @@ fn where_is(tid: u32) -> Where {
 /// may have left /proc behind (chroot, another mount namespace), while the thread sits in its call:
 /// in doubt it still does, and its buffers stay held.
 fn unlisted(tid: u32) -> Where {
-    if thread::is_there(tid) == Some(false) { Where::Gone } else { Where::Unknown }
+    if owners::is_there(tid) == Some(false) { Where::Gone } else { Where::Unknown }
 }
 
 /// A line of /proc/PID/syscall: number and arguments, stack pointer and instruction pointer of a

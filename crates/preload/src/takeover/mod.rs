@@ -20,7 +20,7 @@
 //!   signals            signals
 //!   what is seen       own_path own_exe pins descriptors classes
 //!   buffers            cancel buffers
-//!   where code runs    evictor thread masks own_stack
+//!   where code runs    evictor thread owners masks own_stack
 //!   facts              run outside
 //! ```
 //!
@@ -58,6 +58,7 @@ mod own_exe;
 pub(crate) mod own_path;
 mod own_stack;
 mod own_userfaultfd;
+mod owners;
 mod pins;
 mod process;
 mod relatives;

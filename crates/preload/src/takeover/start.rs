@@ -25,8 +25,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, fd, file, nr};
 use super::descriptors;
 use super::thread::{self, ThreadBlock};
 use super::{
-    PAGER, PID, call, classes, dispatch, memory, outside, own_stack, process, relatives, run,
-    signals, target,
+    PAGER, PID, call, classes, dispatch, memory, outside, own_stack, owners, process, relatives,
+    run, signals, target,
 };
 use crate::patch;
 
@@ -111,9 +111,9 @@ pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
     };
     let kind = Mechanism::from_u32(settings.mechanism).unwrap_or(Mechanism::Protect);
     static OWNERS: Owners = Owners {
-        me: thread::id_for_locks,
-        look_after: thread::look_after,
-        look_for_abandoned: thread::look_for_abandoned,
+        me: owners::id_for_locks,
+        look_after: owners::look_after,
+        look_for_abandoned: owners::look_for_abandoned,
     };
     set_owners(&OWNERS);
     signals::start(uzswap::sys::mechanism::Mechanism::signal(kind));

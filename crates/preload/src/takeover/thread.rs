@@ -19,9 +19,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use uzswap::pager::FaultStream;
 use uzswap::pager::hold::ThreadHolds;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
-use uzswap::sys::{Errno, PAGE_SIZE, nr};
+use uzswap::sys::{PAGE_SIZE, nr};
 
-use super::{PAGER, call, evictor};
+use super::{PAGER, call};
 use crate::patch::{HOOK_STACK_BYTES, ThreadStart, thread_slot_get, thread_slot_set};
 
 /// The alternate stack holds a kernel signal frame (up to 11 KiB with all vector state) and the
@@ -204,7 +204,7 @@ impl ThreadBlock {
 
     /// Whether the block's guest is in the pager, or was when it was killed: what it has left there
     /// must not be forgotten.
-    fn is_busy_guest(&self) -> bool {
+    pub fn is_busy_guest(&self) -> bool {
         self.is_guest.load(Ordering::Relaxed) != 0 && self.is_busy.load(Ordering::Relaxed) != 0
     }
 
@@ -411,9 +411,16 @@ pub fn went() -> bool {
 /// The block of the calling thread, if it has one.
 #[inline]
 pub fn existing() -> Option<&'static ThreadBlock> {
-    // SAFETY: the slot holds null or this thread's block.
-    let block = unsafe { (thread_slot_get() as *const ThreadBlock).as_ref() }?;
+    let block = by_word()?;
     Some(if block.company.load(Ordering::Relaxed) == ALONE { block } else { of_caller(block) })
+}
+
+/// The block to which the caller's word leads. Another's, where the caller shares its thread-local
+/// area.
+#[inline]
+pub fn by_word() -> Option<&'static ThreadBlock> {
+    // SAFETY: the slot holds null or a block, and blocks are never unmapped.
+    unsafe { (thread_slot_get() as *const ThreadBlock).as_ref() }
 }
 
 /// The block of the caller, which has found `block` by a word that it may share.
@@ -436,69 +443,13 @@ fn of_caller(block: &'static ThreadBlock) -> &'static ThreadBlock {
     own.unwrap_or(block)
 }
 
-fn each_block(mut f: impl FnMut(&'static ThreadBlock)) {
+/// Calls `f` with each block that was ever made.
+pub fn each_block(mut f: impl FnMut(&'static ThreadBlock)) {
     let mut p = BLOCKS.load(Ordering::Acquire);
     // SAFETY: blocks are never unmapped.
     while let Some(b) = unsafe { p.as_ref() } {
         f(b);
         p = b.next.load(Ordering::Acquire);
-    }
-}
-
-/// The calling thread's id, for the words of locks.
-pub fn id_for_locks() -> u32 {
-    // The evictor comes first: its thread-local area does not reach to where threads of the program
-    // have their word.
-    if evictor::is_caller() {
-        return evictor::tid();
-    }
-    // SAFETY: as above.
-    match unsafe { (thread_slot_get() as *const ThreadBlock).as_ref() } {
-        Some(b) if b.company.load(Ordering::Relaxed) == ALONE => b.tid.load(Ordering::Relaxed),
-        _ => uzswap::sys::gettid(),
-    }
-}
-
-/// Looks whether thread `owner`, which has held a lock for a long time, is gone. Then nobody will
-/// ever free the lock: says so, and ends the process.
-pub fn look_after(owner: u32) {
-    if is_gone(owner) {
-        super::fatal(
-            "a process that shared this program's memory was ended while it brought a page in; \
-             what it was changing cannot be finished",
-        );
-    }
-}
-
-/// Looks, after a long wait, whether a guest that is gone was in the pager.
-pub fn look_for_abandoned() {
-    each_block(|b| {
-        if b.is_busy_guest() {
-            look_after(b.tid.load(Ordering::Acquire));
-        }
-    });
-}
-
-/// Whether there is no such thread, or it has ended and its parent has not waited for it.
-fn is_gone(owner: u32) -> bool {
-    const P_PID: usize = 1;
-    /// WEXITED, without reaping: WNOWAIT, WNOHANG, `__WALL`.
-    const ENDED: usize = 4 | 0x100_0000 | 1 | 0x4000_0000;
-    let mut info = [0u64; 16];
-    let r = call!(nr::WAITID, P_PID, owner, info.as_mut_ptr(), ENDED, 0);
-    // `si_pid`, 16 bytes from the start: 0 where it has not ended.
-    let is_dead_child = r == 0 && info[2] as u32 == owner;
-    is_dead_child || !uzswap::sys::thread_exists(owner)
-}
-
-/// Whether this process has a thread of that id. None: the kernel does not say, as where a filter
-/// refuses the question.
-pub fn is_there(tid: u32) -> Option<bool> {
-    const SUCCESS: isize = 0;
-    match call!(nr::TGKILL, uzswap::sys::getpid(), tid, 0) {
-        SUCCESS => Some(true),
-        r if r == Errno::ESRCH.as_return() => Some(false),
-        _ => None,
     }
 }
 

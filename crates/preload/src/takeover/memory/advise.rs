@@ -14,9 +14,8 @@ use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};
 
 use super::super::buffers::copy_in;
-use super::{
-    ACTIVE, Answer, Args, PAGER, ThreadBlock, activate, call, evictor, overlaps, runtime, thread,
-};
+use super::super::owners;
+use super::{ACTIVE, Answer, Args, PAGER, ThreadBlock, activate, call, evictor, overlaps, runtime};
 
 const WILLNEED: usize = 3;
 const DONTNEED: usize = 4;
@@ -116,7 +115,7 @@ fn is_own(t: &'static ThreadBlock, number: usize) -> bool {
 /// named. In doubt it is: memory that the kernel drops and we do not note would come back with what
 /// it had before, and for another process the kernel refuses all advice that drops any.
 fn is_of_this_process(pid: u32) -> bool {
-    thread::is_there(pid).unwrap_or(true)
+    owners::is_there(pid).unwrap_or(true)
 }
 
 /// The process of which `number` is a descriptor, by /proc. Without /proc the process is not known,
@@ -354,7 +353,7 @@ mod tests {
         // The filter is the thread's own, and ends with it.
         let is_filtered = std::thread::spawn(move || {
             let is_filtered = refuse(nr::TGKILL);
-            assert!(!is_filtered || thread::is_there(me).is_none() && is_of_this_process(me));
+            assert!(!is_filtered || owners::is_there(me).is_none() && is_of_this_process(me));
             is_filtered
         });
         if !is_filtered.join().unwrap() {
