@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicI32, Ordering};
 
 use uzswap::sys::nr;
 
-use super::{call, thread};
+use super::call;
+use super::thread::{ThreadBlock, existing};
 
 pub const SIGBUS: i32 = 7;
 
@@ -29,7 +30,7 @@ pub fn block_all() -> u64 {
     // The kernel reads and writes the masks in memory that cannot be missing: the program's stack
     // can. A handler that comes before the call is made leaves the first word as it is, and the
     // second is written after it.
-    let Some(t) = thread::existing() else {
+    let Some(t) = existing() else {
         let (all, mut old) = (!fault_bit(), 0u64);
         let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const all, &raw mut old, 8);
         return old;
@@ -40,9 +41,18 @@ pub fn block_all() -> u64 {
     old.load(Ordering::Relaxed)
 }
 
+/// Unblocks the fault signal in the thread with which the process begins. Masks survive exec: a
+/// program that begins with the signal blocked sees it so, and one that waits goes on waiting.
+pub fn unblock(t: &ThreadBlock) {
+    let (bit, mut mask) = (fault_bit(), 0u64);
+    let _ = call!(nr::RT_SIGPROCMASK, SIG_BLOCK, 0, &raw mut mask, 8);
+    t.fault_signal_blocked.store(u32::from(mask & bit != 0), Ordering::Relaxed);
+    let _ = call!(nr::RT_SIGPROCMASK, SIG_UNBLOCK, &raw const bit, 0, 8);
+}
+
 /// Sets the signal mask.
 pub fn restore(mask: u64) {
-    if let Some(t) = thread::existing() {
+    if let Some(t) = existing() {
         // Signals are blocked: nobody else uses the word.
         let word = &t.block_words[1];
         word.store(mask, Ordering::Relaxed);
@@ -62,4 +72,24 @@ fn pending() -> u64 {
 /// Whether a signal waits for this thread that it would take with this mask.
 pub fn would_interrupt(mask: u64) -> bool {
     pending() & !mask != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_begins_with_the_fault_signal_blocked_sees_it_so() {
+        let (t, bit) = (ThreadBlock::allocate().unwrap(), fault_bit());
+        let (mut before, mut after) = (0u64, 0u64);
+        let is_blocked = || t.fault_signal_blocked.load(Ordering::Relaxed) != 0;
+        assert_eq!(call!(nr::RT_SIGPROCMASK, SIG_BLOCK, &raw const bit, &raw mut before, 8), 0);
+        unblock(t);
+        assert!(is_blocked());
+        assert_eq!(call!(nr::RT_SIGPROCMASK, SIG_BLOCK, 0, &raw mut after, 8), 0);
+        assert_eq!(after, before & !bit);
+        unblock(t);
+        assert!(!is_blocked());
+        t.give_back();
+    }
 }

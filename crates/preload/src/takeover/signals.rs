@@ -260,9 +260,6 @@ pub fn start(fault_signal: i32) {
             let _ = kernel_action(sig, Some(&wrapped(a)), None);
         }
     }
-    // Masks survive exec.
-    let bit = fault_bit();
-    let _ = call!(nr::RT_SIGPROCMASK, SIG_UNBLOCK, &raw const bit, 0, 8);
 }
 
 /// Leaves the process to itself: its signals are as it has set them, and so are mask and alternate

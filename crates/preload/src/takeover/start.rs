@@ -25,8 +25,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, fd, file, nr};
 use super::descriptors;
 use super::thread::{self, ThreadBlock};
 use super::{
-    PAGER, PID, call, classes, dispatch, memory, outside, own_stack, owners, process, relatives,
-    run, signals, target,
+    PAGER, PID, call, classes, dispatch, masks, memory, outside, own_stack, owners, process,
+    relatives, run, signals, target,
 };
 use crate::patch;
 
@@ -118,6 +118,7 @@ pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
     set_owners(&OWNERS);
     signals::start(uzswap::sys::mechanism::Mechanism::signal(kind));
     main.adopt(uzswap::sys::gettid());
+    masks::unblock(main);
     thread::came();
     let own_file = note_early_memory();
     hide(&own_file);
