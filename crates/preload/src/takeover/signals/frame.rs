@@ -29,14 +29,20 @@ const UC_FPSTATE: usize = 40 + 23 * 8;
 pub(super) const UC_SIGMASK: usize = 296;
 const RED_ZONE: usize = 128;
 
-/// Size of the vector state behind a frame, in bytes.
+/// Size of the vector state behind a frame, in bytes. A program may have written into its frame: of
+/// a state that is larger than any processor's the kernel takes the old part alone, and so do we.
 fn vector_bytes(fpstate: usize) -> usize {
     const MAGIC1: u32 = 0x4650_5853;
-    match fpstate {
-        0 => 0,
-        p if read_u64(p + 464) as u32 == MAGIC1 => (read_u64(p + 464) >> 32) as usize,
-        _ => 512,
+    /// The part that all processors have.
+    const OLD_BYTES: usize = 512;
+    /// 64 KiB: the largest state, with AMX, has 11 KiB, and the copy has 96 KiB of our stack.
+    const MOST: usize = 64 << 10;
+    if fpstate == 0 {
+        return 0;
     }
+    let word = read_u64(fpstate + 464);
+    let (magic, bytes) = (word as u32, (word >> 32) as usize);
+    if magic == MAGIC1 && (OLD_BYTES..=MOST).contains(&bytes) { bytes } else { OLD_BYTES }
 }
 
 /// Where a frame goes.
@@ -249,6 +255,21 @@ mod tests {
         let place = place(&disabled, true, 0x7000_0000, VECTOR).unwrap();
         assert!(!place.enters && place.frame % 16 == 8 && place.fpstate.is_multiple_of(64));
         assert!(place.frame + FRAME_BYTES <= place.fpstate && place.fpstate + VECTOR <= place.top);
+    }
+
+    #[test]
+    fn a_vector_state_of_a_size_that_no_processor_has_is_the_old_part_of_one() {
+        let bytes = |size: u64, magic: u64| {
+            let mut state = [0u64; 64];
+            state[464 / 8] = size << 32 | magic;
+            vector_bytes(state.as_ptr() as usize)
+        };
+        let magic = 0x4650_5853;
+        assert_eq!([bytes(2700, magic), bytes(11 << 10, magic)], [2700, 11 << 10]);
+        for rubbish in [0, 511, 1 << 20, u64::from(u32::MAX)] {
+            assert_eq!(bytes(rubbish, magic), 512, "{rubbish} bytes");
+        }
+        assert_eq!((bytes(2700, 0), vector_bytes(0)), (512, 0));
     }
 
     #[test]
