@@ -2,7 +2,8 @@
 //! until it returns.
 //!
 //! The shapes of the arguments are in `calls/`; here their memory is held. Retry on EFAULT is the
-//! safety net, not the plan: some calls have consumed their data by then.
+//! safety net, not the plan: some calls have consumed their data by then. vmsplice, by which pages
+//! would be lent to a pipe, is in `buffers/vmsplice.rs`.
 #![allow(unsafe_code)]
 
 use core::hint::black_box;
@@ -12,6 +13,8 @@ use uzswap::control::Counter;
 use uzswap::region::{ADDRESS_END, page_ceil, page_floor};
 use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
+
+mod vmsplice;
 
 use super::own_stack::{current, runtime};
 use super::thread::ThreadBlock;
@@ -529,102 +532,6 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
     Some(done as isize)
 }
 
-/// vmsplice as a copy: into the pipe, or out of it where the descriptor is its other end.
-fn vmsplice(t: &'static ThreadBlock, a: Args) -> Answer {
-    const F_GETFL: usize = 3;
-    const O_ACCMODE: isize = 3;
-    const O_RDONLY: isize = 0;
-    const SPLICE_F_NONBLOCK: usize = 2;
-    let reads = call!(nr::FCNTL, a[0], F_GETFL) & O_ACCMODE == O_RDONLY;
-    let waits = a[3] & SPLICE_F_NONBLOCK == 0;
-    if reads && waits {
-        let n = [a[0], a[1], a[2], 0, 0, 0];
-        return piecewise(t, nr::READV, n)
-            .unwrap_or_else(|| Answer::Result(held_call(t, nr::READV, n)));
-    }
-    // A write waits until all is in the pipe. This call waits for any room and fills it: programs
-    // empty the pipe themselves before they give it more.
-    let r = vmsplice_at_once(t, a, reads);
-    let is = |e: Errno| r == e.as_return();
-    Answer::Result(if waits && is(Errno::EAGAIN) {
-        vmsplice_part(t, a, reads, PIPE_BUF)
-    } else if waits && is(Errno::EOPNOTSUPP) {
-        vmsplice_part(t, a, reads, pipe_room(a[0]))
-    } else if is(Errno::EOPNOTSUPP) {
-        vmsplice_if_ready(t, a, reads)
-    } else {
-        r
-    })
-}
-
-/// A pipe with any room takes so many bytes without waiting.
-const PIPE_BUF: usize = 4096;
-
-/// Bytes that a pipe takes without waiting, once it has any room: all that it holds if it is empty.
-fn pipe_room(fd: usize) -> usize {
-    const FIONREAD: usize = 0x541b;
-    const F_GETPIPE_SZ: usize = 1032;
-    let mut inside = 0i32;
-    let r = with_own_words(|| {
-        inside = black_box(-1);
-        call!(nr::IOCTL, fd, FIONREAD, &raw mut inside)
-    });
-    let all = call!(nr::FCNTL, fd, F_GETPIPE_SZ);
-    if r == 0 && inside == 0 { (all.max(0) as usize).max(PIPE_BUF) } else { PIPE_BUF }
-}
-
-/// [`vmsplice`] that does not wait for the pipe; EOPNOTSUPP from one that does not know how (before
-/// Linux 6.5).
-fn vmsplice_at_once(t: &'static ThreadBlock, a: Args, reads: bool) -> isize {
-    const RWF_NOWAIT: usize = 8;
-    let number = if reads { nr::PREADV2 } else { nr::PWRITEV2 };
-    // No more is held than a piece: a pipe takes little at a time.
-    let parts = || (0..a[2].min(VECTORS_MAX)).map_while(|i| vector(t, a[1], i));
-    let bytes = parts().fold(0usize, |sum, (_, len)| sum.saturating_add(len));
-    let first = parts().find(|(_, len)| *len > 0);
-    let one;
-    let (at, count) = match first {
-        Some((base, len)) if bytes > 2 * piece_bytes() && a[2] <= VECTORS_MAX => {
-            one = [base, len.min(piece_bytes())];
-            (one.as_ptr() as usize, 1)
-        }
-        _ => (a[1], a[2]),
-    };
-    held_call(t, number, [a[0], at, count, usize::MAX, usize::MAX, RWF_NOWAIT])
-}
-
-/// [`vmsplice_at_once`] for a pipe that is asked first, and gets no more than it has room for.
-fn vmsplice_if_ready(t: &'static ThreadBlock, a: Args, reads: bool) -> isize {
-    const POLLIN: u64 = 1;
-    const POLLOUT: u64 = 4;
-    let mut asked = 0u64;
-    let events = if reads { POLLIN } else { POLLOUT };
-    let ready = with_own_words(|| {
-        asked = black_box(a[0] as u32 as u64 | events << 32);
-        call!(nr::POLL, &raw mut asked, 1, 0)
-    });
-    if ready <= 0 {
-        return if ready == 0 { Errno::EAGAIN.as_return() } else { ready };
-    }
-    vmsplice_part(t, a, reads, PIPE_BUF)
-}
-
-/// Moves all buffers if they have no more than `most` bytes, or so much of the first that has any.
-fn vmsplice_part(t: &'static ThreadBlock, a: Args, reads: bool, most: usize) -> isize {
-    if a[2] <= VECTORS_MAX && vectors_bytes(t, a[1], a[2]).is_some_and(|bytes| bytes <= most) {
-        let number = if reads { nr::READV } else { nr::WRITEV };
-        return held_call(t, number, [a[0], a[1], a[2], 0, 0, 0]);
-    }
-    for i in 0..a[2] {
-        let Some((base, len)) = vector(t, a[1], i) else { return Errno::EFAULT.as_return() };
-        if len > 0 {
-            let number = if reads { nr::READ } else { nr::WRITE };
-            return held_call(t, number, [a[0], base, len.min(most), 0, 0, 0]);
-        }
-    }
-    0
-}
-
 /// A large send on a stream, in pieces.
 fn send_pieces(t: &'static ThreadBlock, a: Args) -> isize {
     let mut done = 0;
@@ -671,7 +578,7 @@ pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Op
         }
         // A page lent to a pipe is not pinned: taken out, it would be recycled under the reader.
         // Copy instead, while dormant as well: paging may begin before the pipe is read.
-        nr::VMSPLICE => Some(vmsplice(t, a)),
+        nr::VMSPLICE => Some(vmsplice::call(t, a)),
         // Zero-copy sends refer to pages after the call; without the option programs copy.
         nr::SETSOCKOPT if a[1] == SOL_SOCKET && a[2] == SO_ZEROCOPY => {
             Some(Answer::Result(Errno::ENOPROTOOPT.as_return()))
@@ -695,26 +602,11 @@ pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::time::Duration;
-    use std::io::Read;
-    use std::os::fd::AsRawFd;
-    use uzswap::control::Tree;
     use uzswap::region::RangeFlags;
     use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 
-    fn block() -> &'static ThreadBlock {
+    pub(super) fn block() -> &'static ThreadBlock {
         ThreadBlock::allocate().expect("a block")
-    }
-
-    /// Has the pager know a tree, whose limit is 0: pieces are as small as they get.
-    fn connect() {
-        static ONCE: std::sync::Once = std::sync::Once::new();
-        ONCE.call_once(|| {
-            let at = map_anonymous(size_of::<Tree>(), PROT_READ | PROT_WRITE).unwrap();
-            // SAFETY: fresh memory of ours; a tree of zeros is one, as that of a new run.
-            let tree: &'static Tree = unsafe { &*(at as *const Tree) };
-            PAGER.connect(tree, tree.claim(uzswap::sys::getpid()).unwrap());
-        });
     }
 
     /// The end of a page behind which nothing is mapped.
@@ -749,54 +641,6 @@ mod tests {
         PAGER.note_unmapped(&mut PAGER.enter(), at, at + PAGE_SIZE);
         assert!(is_range(at, 0) && is_range(at, ADDRESS_END - at));
         assert!(!is_range(at, ADDRESS_END - at + 1) && !is_range(usize::MAX, 1));
-        t.give_back();
-    }
-
-    #[test]
-    fn a_pipe_takes_what_it_has_room_for_and_no_more_is_waited_for() {
-        let (mut reader, writer) = std::io::pipe().unwrap();
-        let bytes = std::vec![7u8; 1 << 20];
-        let vector = [bytes.as_ptr() as usize, bytes.len()];
-        let args = [writer.as_raw_fd() as usize, &raw const vector as usize, 1, 0, 0, 0];
-        let (say, said) = std::sync::mpsc::channel();
-        let call = move || {
-            connect();
-            let t = block();
-            let Answer::Result(r) = vmsplice(t, args) else { panic!("it is made here") };
-            t.give_back();
-            say.send(r).unwrap();
-        };
-        // A call that waits for more than fits ends when the pipe does.
-        let hears = || said.recv_timeout(Duration::from_secs(10)).unwrap_or(0);
-        let first = std::thread::spawn(call.clone());
-        let taken = hears();
-        // The pipe is full: the next call waits until some of it is read.
-        let second = std::thread::spawn(call);
-        reader.read_exact(&mut [0; 2 * PAGE_SIZE]).unwrap();
-        let more = hears();
-        drop(reader);
-        first.join().unwrap();
-        second.join().unwrap();
-        assert!((1..1 << 20).contains(&taken), "{taken} bytes");
-        assert!((1..=2 * PAGE_SIZE as isize).contains(&more), "{more} bytes");
-    }
-
-    #[test]
-    fn an_empty_pipe_takes_as_much_as_it_holds_and_another_a_page() {
-        let (_reader, writer) = std::io::pipe().unwrap();
-        let (t, fd) = (block(), writer.as_raw_fd() as usize);
-        let bytes = std::vec![7u8; 1 << 20];
-        let part = |lens: [usize; 2]| {
-            let at = bytes.as_ptr() as usize;
-            let vectors = [at, lens[0], at, lens[1]];
-            let a = [fd, &raw const vectors as usize, 2, 0, 0, 0];
-            vmsplice_part(t, a, false, pipe_room(fd))
-        };
-        assert!(pipe_room(fd) > 20_000);
-        assert_eq!(part([10_000, 10_000]), 20_000);
-        assert_eq!(pipe_room(fd), PIPE_BUF);
-        assert_eq!(part([1000, 1000]), 2000);
-        assert_eq!(part([0, 10_000]), PIPE_BUF as isize);
         t.give_back();
     }
 
