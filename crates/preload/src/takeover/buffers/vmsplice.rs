@@ -21,8 +21,16 @@ use super::{
     VECTORS_MAX, held_call, piece_bytes, piecewise, vector, vectors_bytes, with_own_words,
 };
 
+const F_GETPIPE_SZ: usize = 1032;
+
 /// Makes the call: into the pipe, or out of it where the descriptor is its other end.
 pub(super) fn call(t: &'static ThreadBlock, a: Args) -> Answer {
+    // A file or socket would take the bytes, where the kernel refuses the call (EBADF) and the
+    // program goes another way.
+    let size = call!(nr::FCNTL, a[0], F_GETPIPE_SZ);
+    if size < 0 {
+        return Answer::Result(size);
+    }
     const F_GETFL: usize = 3;
     const O_ACCMODE: isize = 3;
     const O_RDONLY: isize = 0;
@@ -55,7 +63,6 @@ const PIPE_BUF: usize = 4096;
 /// Bytes that a pipe takes without waiting, once it has any room: all that it holds if it is empty.
 fn pipe_room(fd: usize) -> usize {
     const FIONREAD: usize = 0x541b;
-    const F_GETPIPE_SZ: usize = 1032;
     let mut inside = 0i32;
     let r = with_own_words(|| {
         inside = black_box(-1);
@@ -167,6 +174,22 @@ mod tests {
         second.join().unwrap();
         assert!((1..1 << 20).contains(&taken), "{taken} bytes");
         assert!((1..=2 * PAGE_SIZE as isize).contains(&more), "{more} bytes");
+    }
+
+    #[test]
+    fn a_descriptor_that_is_no_pipe_gets_no_bytes() {
+        connect();
+        let (mut reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (t, bytes) = (block(), [7u8; 10]);
+        let vector = [bytes.as_ptr() as usize, bytes.len()];
+        for flags in [0, 2] {
+            let a = [writer.as_raw_fd() as usize, &raw const vector as usize, 1, flags, 0, 0];
+            let Answer::Result(r) = call(t, a) else { panic!("it is made here") };
+            assert_eq!(r, Errno::EBADF.as_return(), "flags {flags}");
+        }
+        drop(writer);
+        assert_eq!(reader.read(&mut [0; 10]).unwrap(), 0, "the socket has taken bytes");
+        t.give_back();
     }
 
     #[test]
