@@ -13,6 +13,8 @@ const IN: Kind = Kind::In;
 const OUT: Kind = Kind::Out;
 const KEEP: Kind = Kind::Keep;
 const PID: usize = 4321;
+/// Another thread of that process.
+const TID: usize = 4325;
 /// Addresses where the tests put arguments.
 const A: usize = 0x10_0000;
 const B: usize = 0x20_0ff0;
@@ -81,8 +83,8 @@ impl Visit for Memory {
         true
     }
 
-    fn own_pid(&self) -> usize {
-        PID
+    fn is_own(&self, pid: usize) -> bool {
+        matches!(pid, PID | TID)
     }
 }
 
@@ -280,7 +282,10 @@ fn the_remote_side_is_walked_if_it_is_this_process() {
     let two = || memory().words(A, &[C, 10]).words(B, &[D, 20]);
     let here = [(A, 16, IN), (C, 10, OUT), (B, 16, IN), (D, 20, IN)];
     two().expect(nr::PROCESS_VM_READV, &[PID, A, 1, B, 1, 0], &here);
+    two().expect(nr::PROCESS_VM_READV, &[TID, A, 1, B, 1, 0], &here);
     two().expect(nr::PROCESS_VM_READV, &[PID + 1, A, 1, B, 1, 0], &here[..3]);
+    // A negative number is no process.
+    two().expect(nr::PROCESS_VM_READV, &[-(PID as i32) as usize, A, 1, B, 1, 0], &here[..3]);
     let written = [(A, 16, IN), (C, 10, IN), (B, 16, IN), (D, 20, OUT)];
     two().expect(nr::PROCESS_VM_WRITEV, &[PID, A, 1, B, 1, 0], &written);
 }

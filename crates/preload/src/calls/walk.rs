@@ -50,8 +50,8 @@ pub trait Visit {
     /// cannot be read.
     fn read(&self, addr: usize, into: &mut [u8]) -> bool;
 
-    /// This process, as the program knows it.
-    fn own_pid(&self) -> usize;
+    /// Whether the kernel takes that number for this process: each of its threads stands for it.
+    fn is_own(&self, pid: usize) -> bool;
 }
 
 /// Visits every range that call `nr` with `args` touches.
@@ -174,7 +174,7 @@ fn visit<M: Visit>(mem: &mut M, arg: Arg, addr: usize, numbers: Numbers<'_>) {
         Arg::Strings => strings(mem, addr),
         Arg::Iov(kind, count) => iovecs(mem, addr, numbers.get(mem, count), Some(kind)),
         Arg::RemoteIov(kind, count) => {
-            let here = numbers.get(mem, Number::I32(0)) == mem.own_pid();
+            let here = mem.is_own(numbers.get(mem, Number::I32(0)));
             iovecs(mem, addr, numbers.get(mem, count), here.then_some(kind));
         }
         Arg::Record(id) => record(mem, addr, id, id.layout().bytes as usize),

@@ -18,7 +18,7 @@ mod vmsplice;
 
 use super::own_stack::{current, runtime};
 use super::thread::ThreadBlock;
-use super::{ACTIVE, Answer, Args, PAGER, PID, call, cancel, count};
+use super::{ACTIVE, Answer, Args, PAGER, PID, call, cancel, count, sandbox};
 use crate::calls::walk::{Kind, Visit, scan, walk};
 
 /// Larger transfers go in pieces, so that holding does not exceed the limit. A piece is some MiB:
@@ -116,8 +116,8 @@ impl Visit for Holder {
         read_program(addr, into)
     }
 
-    fn own_pid(&self) -> usize {
-        PID.load(Ordering::Relaxed) as usize
+    fn is_own(&self, pid: usize) -> bool {
+        is_ours(pid)
     }
 }
 
@@ -238,7 +238,18 @@ pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isiz
 /// of this one would then be in vain, and takes milliseconds.
 fn is_of_another(number: usize, a: &Args) -> bool {
     let names_one = matches!(number, nr::PROCESS_VM_READV | nr::PROCESS_VM_WRITEV);
-    names_one && a[0] as u32 != PID.load(Ordering::Relaxed)
+    names_one && !is_ours(a[0] as u32 as usize)
+}
+
+/// Whether the kernel takes that number for this process: each of its threads stands for it.
+pub(super) fn is_ours(pid: usize) -> bool {
+    let process = PID.load(Ordering::Relaxed);
+    // A filter may end a process that asks.
+    pid == process as usize || !sandbox::is_filtered() && is_thread_of(process, pid)
+}
+
+fn is_thread_of(process: u32, tid: usize) -> bool {
+    call!(nr::TGKILL, process, tid, 0) == 0
 }
 
 /// Keeps resident for good the memory that the kernel uses after this call (robust list, rseq, the
@@ -254,8 +265,8 @@ pub(super) fn keep_named(t: &'static ThreadBlock, number: usize, a: &Args) {
         fn read(&self, addr: usize, into: &mut [u8]) -> bool {
             self.0.read(addr, into)
         }
-        fn own_pid(&self) -> usize {
-            self.0.own_pid()
+        fn is_own(&self, pid: usize) -> bool {
+            self.0.is_own(pid)
         }
     }
     let here = 0u8;
@@ -642,6 +653,23 @@ mod tests {
         assert!(is_range(at, 0) && is_range(at, ADDRESS_END - at));
         assert!(!is_range(at, ADDRESS_END - at + 1) && !is_range(usize::MAX, 1));
         t.give_back();
+    }
+
+    #[test]
+    fn each_thread_stands_for_its_process() {
+        let ours = uzswap::sys::getpid();
+        let (say, end) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            tell.send(uzswap::sys::gettid()).unwrap();
+            let _ = end.recv();
+        });
+        let tid = told.recv().unwrap() as usize;
+        assert!(is_thread_of(ours, tid) && is_thread_of(ours, ours as usize));
+        assert!(!is_thread_of(ours, 0) && !is_thread_of(ours, u32::MAX as usize));
+        assert!(!is_thread_of(ours, 1), "another process");
+        drop(say);
+        other.join().unwrap();
     }
 
     #[test]

@@ -149,8 +149,8 @@ impl Visit for Collector<'_> {
             == into.len() as isize
     }
 
-    fn own_pid(&self) -> usize {
-        uzswap::sys::getpid() as usize
+    fn is_own(&self, pid: usize) -> bool {
+        super::buffers::is_ours(pid)
     }
 }
 
