@@ -1,4 +1,4 @@
-//! System-call numbers of x86-64 Linux, complete up to 6.18 (the ABI is append-only).
+//! System-call numbers of x86-64 Linux, complete up to 7.0 (the ABI is append-only).
 
 pub const READ: usize = 0;
 pub const WRITE: usize = 1;
@@ -381,6 +381,8 @@ pub const REMOVEXATTRAT: usize = 466;
 pub const OPEN_TREE_ATTR: usize = 467;
 pub const FILE_GETATTR: usize = 468;
 pub const FILE_SETATTR: usize = 469;
+pub const LISTNS: usize = 470;
+pub const RSEQ_SLICE_YIELD: usize = 471;
 
 /// One more than the largest number known here.
-pub const COUNT: usize = 470;
+pub const COUNT: usize = 472;

@@ -127,6 +127,7 @@ records! {
     // Structs that begin with their size; the fixed part is the smallest that the kernel takes.
     SchedAttr Out 48 [Tail(0, Out(Struct(U32(0))))]
     PerfEventAttr Out 64 [Tail(0, Out(Struct(U32(4))))]
+    /// mnt_id_req, and ns_id_req, which has 32 bytes at least.
     MntIdReq In 24 [Tail(0, In(Struct(U32(0))))]
 
     // Files.

@@ -47,7 +47,9 @@ pub enum Disposition {
     Special,
     /// Moves bytes in order and may stop early: large transfers go piece by piece.
     Piecewise,
-    /// No such call in this kernel: ENOSYS.
+    /// No such call: ENOSYS, by the kernel where a number has no call any more or never had one. A
+    /// number past the table may have one in a newer kernel, and never gets there: nobody knows its
+    /// memory, nor whether it maps some or goes on using it.
     Unimplemented,
 }
 

@@ -1,4 +1,4 @@
-//! The shape of every x86-64 system call, up to Linux 6.18: one row per call, in the order of the
+//! The shape of every x86-64 system call, up to Linux 7.0: one row per call, in the order of the
 //! numbers. Calls that went away since 5.11 (uselib, lookup_dcookie) keep theirs.
 //!
 //! A row reads: name in `nr.rs`, disposition, arguments. `command` stands where the arguments
@@ -421,7 +421,7 @@ shapes! {
     UPROBE                  Plain ()
     PIDFD_SEND_SIGNAL       Buffers (Int, Int, In(Fixed(SIGINFO)))
     IO_URING_SETUP          Special (Int, Out(Fixed(120)))
-    IO_URING_ENTER          Signal command
+    IO_URING_ENTER          Special command
     IO_URING_REGISTER       Special command
     OPEN_TREE               Buffers (Int, Str)
     MOVE_MOUNT              Buffers (Int, Str, Int, Str)
@@ -467,4 +467,6 @@ shapes! {
     OPEN_TREE_ATTR          Buffers (Int, Str, Int, In(Struct(U64(4))))
     FILE_GETATTR            Buffers (Int, Str, Out(Struct(U64(3))))
     FILE_SETATTR            Buffers (Int, Str, In(Struct(U64(3))))
+    LISTNS                  Buffers (Record(Id::MntIdReq), Out(Array(LONG, U64(2))))
+    RSEQ_SLICE_YIELD        Plain ()
 }

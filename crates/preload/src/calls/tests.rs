@@ -471,6 +471,11 @@ fn structs_that_begin_with_their_size() {
         &[A, 0, 0, 0],
         &[(A, 24, IN), (A, 4096, IN)],
     );
+    memory().words(A, &[32]).expect(
+        nr::LISTNS,
+        &[A, B, 3, 0],
+        &[(A, 24, IN), (A, 32, IN), (B, 24, OUT)],
+    );
     memory().words(A, &[64]).expect(
         nr::OPEN_BY_HANDLE_AT,
         &[3, A, 0],

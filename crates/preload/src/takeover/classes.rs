@@ -6,7 +6,7 @@ use uzswap::sys::nr;
 
 use super::{descriptors, own_path, pins};
 use crate::calls::shapes::{Disposition, disposition};
-use crate::patch::{CLASS_COUNT, CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE};
+use crate::patch::{CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE};
 
 /// Calls that read or set the limit on descriptors, which the program sees as if ours did not
 /// exist.
@@ -19,36 +19,42 @@ pub(super) const KEPT: [usize; 3] = [nr::SET_ROBUST_LIST, nr::SET_TID_ADDRESS, n
 /// rights (`identity.rs`).
 pub(super) const LOSING: [usize; 1] = [nr::CHROOT];
 
-/// Writes which calls pass the hook: those that change mappings, signals, processes and descriptors
-/// always, those with buffers once paging is on.
+/// Whether a call is newer than the table of shapes: nobody knows its memory, nor whether it maps
+/// some or goes on using it. Programs fall back, as on an older kernel.
+pub(super) fn is_newer_than_table(number: usize) -> bool {
+    number >= nr::COUNT
+}
+
+/// Writes which calls pass the hook.
 pub(super) fn set_classes(active: bool) {
-    for (number, class) in CLASS_TABLE.iter().enumerate().take(CLASS_COUNT.min(nr::COUNT)) {
-        let hooked = match disposition(number) {
-            Disposition::MemoryMap
-            | Disposition::Signal
-            | Disposition::Process
-            | Disposition::Descriptor
-            | Disposition::Special => true,
-            _ if KEPT.contains(&number)
-                || LIMITS.contains(&number)
-                || number == nr::RT_SIGPENDING =>
-            {
-                true
-            }
-            _ if descriptors::ASKING.contains(&number) || pins::PINNING.contains(&number) => true,
-            _ if number == nr::PTRACE => true,
-            _ if own_path::is_named(number) => true,
-            _ if LOSING.contains(&number) => true,
-            Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => {
-                active
-            }
-            Disposition::Plain | Disposition::Unimplemented => false,
-        };
-        // This call must find the stack exactly as it is.
-        let never = number == nr::RT_SIGRETURN;
-        let class_of = if hooked && !never { CLASS_LIGHT_HOOK } else { CLASS_INLINE };
-        class.store(class_of, Ordering::Release);
+    for (number, class) in CLASS_TABLE.iter().enumerate() {
+        class.store(class_of(number, active), Ordering::Release);
     }
+}
+
+/// The class of a call. Those that change mappings, signals, processes and descriptors pass the
+/// hook always, those with buffers once paging is on.
+pub(super) fn class_of(number: usize, active: bool) -> u8 {
+    let hooked = match disposition(number) {
+        _ if is_newer_than_table(number) => true,
+        Disposition::MemoryMap
+        | Disposition::Signal
+        | Disposition::Process
+        | Disposition::Descriptor
+        | Disposition::Special => true,
+        _ if KEPT.contains(&number) || LIMITS.contains(&number) || number == nr::RT_SIGPENDING => {
+            true
+        }
+        _ if descriptors::ASKING.contains(&number) || pins::PINNING.contains(&number) => true,
+        _ if number == nr::PTRACE => true,
+        _ if own_path::is_named(number) => true,
+        _ if LOSING.contains(&number) => true,
+        Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
+        Disposition::Plain | Disposition::Unimplemented => false,
+    };
+    // This call must find the stack exactly as it is.
+    let never = number == nr::RT_SIGRETURN;
+    if hooked && !never { CLASS_LIGHT_HOOK } else { CLASS_INLINE }
 }
 
 /// Makes all calls run without the hook from now on, in all threads: the process is left to itself.

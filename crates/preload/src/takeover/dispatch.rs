@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 
 use uzswap::sys::{Errno, nr};
 
-use super::classes::{KEPT, LIMITS};
+use super::classes::{KEPT, LIMITS, is_newer_than_table};
 use super::thread::ThreadBlock;
 use super::{
     ACTIVE, Answer, Args, buffers, cancel, descriptors, guests, identity, memory, own_exe,
@@ -60,6 +60,9 @@ pub(super) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
 }
 
 fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut HookFrame) -> Answer {
+    if is_newer_than_table(number) {
+        return Answer::Result(Errno::ENOSYS.as_return());
+    }
     if own_path::is_named(number)
         && let Some(answer) = own_exe::call(t, number, &mut args)
     {
@@ -108,5 +111,29 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
             Answer::Result(buffers::held_call(t, number, buffers::clamp_length(number, args)))
         }
         None => Answer::Inline,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::classes::class_of;
+    use super::*;
+    use crate::patch::{CLASS_COUNT, CLASS_INLINE, CLASS_LIGHT_HOOK};
+
+    #[test]
+    fn calls_newer_than_the_table_and_those_of_io_uring_do_not_exist() {
+        let t = ThreadBlock::allocate().expect("a block");
+        let newer = nr::COUNT..CLASS_COUNT;
+        let of_io_uring = nr::IO_URING_SETUP..nr::IO_URING_REGISTER + 1;
+        for number in newer.chain(of_io_uring) {
+            // SAFETY: integers and raw pointers, for which zeros are values.
+            let mut frame: HookFrame = unsafe { core::mem::zeroed() };
+            let answer = dispatch(t, number, [0; 6], &mut frame);
+            let Answer::Result(r) = answer else { panic!("call {number} reaches the kernel") };
+            assert_eq!(r, Errno::ENOSYS.as_return(), "call {number}");
+            assert_eq!(class_of(number, false), CLASS_LIGHT_HOOK, "call {number}");
+        }
+        assert_eq!(class_of(nr::RSEQ_SLICE_YIELD, true), CLASS_INLINE);
+        t.give_back();
     }
 }

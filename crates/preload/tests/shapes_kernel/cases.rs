@@ -1407,6 +1407,7 @@ const SYSTEM: &[Case] = &[
         fill([p.words(&[24, id, 1]), p.out(512), 512, 0])
     }),
     varies(nr::LISTMOUNT, "", |p| fill([p.words(&[24, usize::MAX, 0]), p.out(8), 1, 0])),
+    varies(nr::LISTNS, "", |p| fill([p.words(&[32, 0, 0, 0]), p.out(8), 1, 0])),
     fails(ENOTBLK, nr::QUOTACTL, "", |p| {
         root()?;
         fill([0x80_0007 << 8, p.str("/dev/null"), 0, p.out(72)])
