@@ -268,6 +268,8 @@ fn bpf(command: u32) -> Args {
             18 => Sized(Id::BpfBtf, U32(2)),
             20 => Sized(Id::BpfTask, U32(2)),
             24..=27 => Sized(Id::BpfBatch, U32(2)),
+            28 => Sized(Id::BpfLink, U32(2)),
+            37 => Sized(Id::BpfStream, U32(2)),
             _ => Out(Struct(U32(2))),
         },
     )

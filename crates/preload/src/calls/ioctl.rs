@@ -64,6 +64,11 @@ pub fn argument(request: u32) -> Arg {
         0x4080_6685 => Record(Id::VerityEnable),
         0xc004_6686 => Record(Id::VerityDigest),
         0xc028_6687 => Record(Id::VerityMetadata),
+        // PAGEMAP_SCAN, PROCMAP_QUERY; FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_GET_ENCRYPTION_POLICY_EX
+        0xc060_6610 => Record(Id::PageScan),
+        0xc068_6611 => Record(Id::MapQuery),
+        0xc050_6617 => Record(Id::FileKey),
+        0xc009_6616 => Record(Id::FilePolicy),
         // btrfs: TREE_SEARCH_V2, SPACE_INFO, INO_PATHS, LOGICAL_INO and its second version, SEND,
         // ENCODED_READ, ENCODED_WRITE; SNAP_CREATE_V2, SUBVOL_CREATE_V2
         0xc070_9411 => Record(Id::BtrfsSearch),

@@ -148,6 +148,15 @@ records! {
     VerityDigest Out 4 [Tail(4, Out(Len(U16(2))))]
     /// fsverity_read_metadata_arg: type, offset, length, buffer.
     VerityMetadata In 40 [Ptr(24, Out(Len(U64(16))))]
+    /// pm_scan_arg: ..., regions of 24 bytes, their number, ... The kernel may write-protect the
+    /// pages that it has found before it says which, so they cannot be had again.
+    PageScan Out 96 [Ptr(40, Out(Array(24, U64(48))))]
+    /// procmap_query: ..., lengths of the name and the build id, these.
+    MapQuery Out 104 [Ptr(88, Out(Len(U32(80)))), Ptr(96, Out(Len(U32(84))))]
+    /// fscrypt_add_key_arg: for what, length of the key, ..., the key.
+    FileKey Out 80 [Tail(80, In(Len(U32(40))))]
+    /// fscrypt_get_policy_ex_arg: length, the policy (24 bytes is the longest).
+    FilePolicy Out 8 [Tail(8, Out(AtMost(24, U64(0))))]
     /// btrfs_ioctl_search_args_v2: key, size, items.
     BtrfsSearch Out 112 [Tail(112, Out(Len(U64(104))))]
     /// btrfs_ioctl_space_args: slots, total, kinds of space.
@@ -338,6 +347,21 @@ records! {
         Ptr(0, In(Fixed(4096))), Ptr(8, Out(Fixed(4096))), Ptr(16, Out(Array(64, U32(32)))),
         Ptr(24, Out(Array(64, U32(32)))),
     ]
+    /// The attach type says of what the link is: 28 an iterator, 42 and 56 probes of the kernel (by
+    /// their symbols or addresses), 48 and 57 probes of a file.
+    BpfLink Out 64 [
+        PtrIf(U32(8), &[28], 16, In(Len(U32(24)))),
+        PtrIf(U32(8), &[42, 56], 24, RecordPointers(Id::BpfSymbol, U32(20))),
+        PtrIf(U32(8), &[42, 56], 32, In(Array(8, U32(20)))),
+        PtrIf(U32(8), &[42, 56], 40, In(Array(8, U32(20)))),
+        PtrIf(U32(8), &[48, 57], 16, Str),
+        PtrIf(U32(8), &[48, 57], 24, In(Array(8, U32(48)))),
+        PtrIf(U32(8), &[48, 57], 32, In(Array(8, U32(48)))),
+        PtrIf(U32(8), &[48, 57], 40, In(Array(8, U32(48)))),
+    ]
+    BpfSymbol In 1 [Tail(0, Str)]
+    /// The program's output, which is gone once it was read.
+    BpfStream In 24 [Ptr(0, Out(Len(U32(8))))]
 
     // Keys.
     /// keyctl_kdf_params: hash name, other information, its length.

@@ -636,6 +636,64 @@ fn requests_of_disks_and_files() {
 }
 
 #[test]
+fn requests_about_mappings_and_keys_of_files() {
+    // PAGEMAP_SCAN with room for 30 000 regions; PROCMAP_QUERY with a name, and no build id.
+    memory().words(A, &[96, 1, 0, 0, 0, B, 30_000, 0, 0, 0, 0, 0]).expect(
+        nr::IOCTL,
+        &[3, 0xc060_6610, A],
+        &[(A, 96, OUT), (B, 720_000, OUT)],
+    );
+    memory().words(A, &[0; 10]).words(A + 80, &[100, B, 0]).expect(
+        nr::IOCTL,
+        &[3, 0xc068_6611, A],
+        &[(A, 104, OUT), (B, 100, OUT)],
+    );
+    // FS_IOC_ADD_ENCRYPTION_KEY of 64 bytes; FS_IOC_GET_ENCRYPTION_POLICY_EX.
+    memory().words(A, &[0; 10]).words(A + 40, &[64]).expect(
+        nr::IOCTL,
+        &[3, 0xc050_6617, A],
+        &[(A, 80, OUT), (A + 80, 64, IN)],
+    );
+    memory().words(A, &[24]).expect(
+        nr::IOCTL,
+        &[3, 0xc009_6616, A],
+        &[(A, 8, OUT), (A + 8, 24, OUT)],
+    );
+}
+
+#[test]
+fn links_and_output_of_programs_of_the_kernel() {
+    const LINK_CREATE: usize = 28;
+    // Probes of two functions, by name, with a cookie each.
+    memory()
+        .words(A, &[0, 42, 2 << 32, B, 0, C, 0, 0])
+        .words(B, &[D, D + 5])
+        .put(D, b"open\0read\0")
+        .expect(
+            nr::BPF,
+            &[LINK_CREATE, A, 64],
+            &[
+                (A, 64, OUT),
+                (B, 16, IN),
+                (C, 16, IN),
+                (D, 1, IN),
+                (D, rest(D), IN),
+                (D + 5, 1, IN),
+                (D + 5, rest(D + 5), IN),
+            ],
+        );
+    // Probes of a file at three places.
+    memory().words(A, &[0, 48, D, B, 0, C, 3, 0]).put(D, b"/bin/true\0").expect(
+        nr::BPF,
+        &[LINK_CREATE, A, 64],
+        &[(A, 64, OUT), (B, 24, IN), (C, 24, IN), (D, rest(D), IN)],
+    );
+    // A link of another kind has numbers there. PROG_STREAM_READ_BY_FD.
+    memory().words(A, &[0, 0, D, B, C]).expect(nr::BPF, &[LINK_CREATE, A, 64], &[(A, 64, OUT)]);
+    memory().words(A, &[B, 9000, 7]).expect(nr::BPF, &[37, A, 24], &[(A, 24, IN), (B, 9000, OUT)]);
+}
+
+#[test]
 fn requests_of_devices() {
     // USBDEVFS_SUBMITURB: a bulk transfer, and an isochronous one of two packets.
     memory().words(A, &[3, 0, B, 40_000, 0, 0, 0]).expect(

@@ -1483,6 +1483,18 @@ const DEVICES: &[Case] = &[
         request[24] = 3;
         fill([fd, 0xc020_660b, p.put(&request)])
     }),
+    ok(nr::IOCTL, "PAGEMAP_SCAN", |p| {
+        const PRESENT: usize = 8;
+        let memory = outside(&[1; 40_000]).next_multiple_of(4096);
+        let regions = p.out(72);
+        let fd = set_up(nr::OPEN, &[path("/proc/self/pagemap"), 0])?;
+        let end = memory + 2 * 4096;
+        fill([
+            fd,
+            0xc060_6610,
+            p.words(&[96, 0, memory, end, 0, regions, 3, 0, 0, PRESENT, 0, PRESENT]),
+        ])
+    }),
     fails(EINVAL, nr::IOCTL, "FIDEDUPERANGE", |p| {
         let fd = file()?;
         let mut request = [0; 24 + 2 * 32];
