@@ -11,7 +11,7 @@ use super::shapes::Kind;
 use super::shapes::Number::{self, *};
 
 /// The largest record, in bytes: so much is copied to the stack to look at it.
-pub const MAX_BYTES: usize = 168;
+pub const MAX_BYTES: usize = 192;
 
 /// The longest address of a socket.
 const SOCKADDR: u16 = 128;
@@ -140,8 +140,8 @@ records! {
     Fiemap Out 32 [Tail(32, Out(Array(56, U32(24))))]
     /// file_dedupe_range: ..., dest_count, ..., destinations.
     DedupeRange Out 24 [Tail(24, Out(Array(32, U16(16))))]
-    /// fsmap_head: ..., count, ..., two keys, records.
-    Fsmap Out 128 [Tail(128, Out(Array(64, U32(8))))]
+    /// fsmap_head: ..., count, ..., from byte 64 on two keys of 64 bytes, records.
+    Fsmap Out 192 [Tail(192, Out(Array(64, U32(8))))]
     /// fsverity_enable_arg: ..., salt length, salt, signature length, reserved, signature.
     VerityEnable In 128 [Ptr(16, In(Len(U32(12)))), Ptr(32, In(Len(U32(24))))]
     /// fsverity_digest: algorithm, length, digest.

@@ -601,6 +601,12 @@ fn requests_of_disks_and_files() {
         &[0, 0xc008_b301, A],
         &[(A, 8, IN), (A + 8, 72, OUT), (B, 512, OUT), (B, 16384, OUT)],
     );
+    // FS_IOC_GETFSMAP with room for three records.
+    memory().words(A, &[0, 3]).words(A + 184, &[0]).expect(
+        nr::IOCTL,
+        &[0, 0xc0c0_583b, A],
+        &[(A, 192, OUT), (A + 192, 192, OUT)],
+    );
     // BTRFS_IOC_TREE_SEARCH_V2, BTRFS_IOC_LOGICAL_INO_V2 and BTRFS_IOC_ENCODED_READ.
     memory().words(A, &[0; 13]).words(A + 104, &[65536]).expect(
         nr::IOCTL,

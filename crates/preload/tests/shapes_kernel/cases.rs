@@ -1483,6 +1483,13 @@ const DEVICES: &[Case] = &[
         request[24] = 3;
         fill([fd, 0xc020_660b, p.put(&request)])
     }),
+    ok(nr::IOCTL, "FS_IOC_GETFSMAP", |p| {
+        // Room for two records, between the lowest key and the highest.
+        let mut request = [0; 192 + 2 * 64];
+        request[8] = 2;
+        request[128..160].fill(0xff);
+        fill([file()?, 0xc0c0_583b, p.put(&request)])
+    }),
     ok(nr::IOCTL, "PAGEMAP_SCAN", |p| {
         const PRESENT: usize = 8;
         let memory = outside(&[1; 40_000]).next_multiple_of(4096);
