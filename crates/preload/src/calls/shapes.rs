@@ -97,6 +97,9 @@ pub enum Extent {
     Array(u16, Number),
     /// A bit set in 64-bit words, with as many bits as the number says.
     Bits(Number),
+    /// A bit set of descriptors, with as many bits as the number says, of which the kernel looks at
+    /// no more than the process's table has places.
+    Descriptors(Number),
     /// One byte for each page of as many bytes as the number says (mincore).
     PerPage(Number),
     /// A struct that may grow with the kernel, with its size; the kernel takes no more than a page.

@@ -92,8 +92,8 @@ shapes! {
     WRITEV                  Piecewise (Int, Iov(Kind::In, U64(2)))
     ACCESS                  Buffers (Str)
     PIPE                    Buffers (Out(Fixed(2 * INT)))
-    SELECT                  Buffers (Int, Out(Bits(I32(0))), Out(Bits(I32(0))), Out(Bits(I32(0))),
-                                     Out(Fixed(TIMESPEC)))
+    SELECT                  Buffers (Int, Out(Descriptors(I32(0))), Out(Descriptors(I32(0))),
+                                     Out(Descriptors(I32(0))), Out(Fixed(TIMESPEC)))
     SCHED_YIELD             Plain ()
     MREMAP                  MemoryMap ()
     MSYNC                   MemoryMap ()
@@ -345,8 +345,9 @@ shapes! {
     READLINKAT              Buffers (Int, Str, Out(Len(I32(3))))
     FCHMODAT                Buffers (Int, Str)
     FACCESSAT               Buffers (Int, Str)
-    PSELECT6                Signal (Int, Out(Bits(I32(0))), Out(Bits(I32(0))), Out(Bits(I32(0))),
-                                    Out(Fixed(TIMESPEC)), Record(Id::SigsetArg))
+    PSELECT6                Signal (Int, Out(Descriptors(I32(0))), Out(Descriptors(I32(0))),
+                                    Out(Descriptors(I32(0))), Out(Fixed(TIMESPEC)),
+                                    Record(Id::SigsetArg))
     PPOLL                   Signal (Out(Array(POLLFD, U32(1))), Int, Out(Fixed(TIMESPEC)),
                                     In(Fixed(SIGSET)))
     UNSHARE                 Process ()

@@ -127,7 +127,8 @@ fn fields_lie_in_their_records() {
             Extent::Len(n) | Extent::AtMost(_, n) | Extent::Head(_, n) | Extent::Array(_, n) => {
                 offset(n)
             }
-            Extent::Bits(n) | Extent::PerPage(n) | Extent::Struct(n) => offset(n),
+            Extent::Bits(n) | Extent::Descriptors(n) => offset(n),
+            Extent::PerPage(n) | Extent::Struct(n) => offset(n),
         },
         Arg::Iov(_, n) | Arg::RemoteIov(_, n) | Arg::Sized(_, n) => offset(n),
         Arg::Records(_, n) | Arg::RecordPointers(_, n) => offset(n),
@@ -212,6 +213,9 @@ fn select_sets_are_whole_words() {
     // A negative number, and one whose upper half is garbage.
     memory().expect(nr::SELECT, &[-1i32 as u32 as usize, A, B, 0, C], &[(C, 16, OUT)]);
     memory().expect(nr::SELECT, &[0x7777_0000_0003, A, 0, 0, 0], &[(A, 8, OUT)]);
+    // More descriptors than a process can have, as getdtablesize() says where they have no limit.
+    memory().expect(nr::SELECT, &[1 << 30, A, 0, 0, 0], &[(A, 128 << 10, OUT)]);
+    memory().expect(nr::PSELECT6, &[i32::MAX as usize, A, 0, 0], &[(A, 128 << 10, OUT)]);
     let sets = [(A, 8, OUT), (B, 16, OUT), (C, 16, IN), (D, 8, IN)];
     memory().words(C, &[D, 8]).expect(nr::PSELECT6, &[3, A, 0, 0, B, C], &sets);
 }

@@ -24,6 +24,9 @@ const END: usize = 1 << 56;
 const MAX_IOVECS: usize = 1024;
 /// More records than this in an array no call takes, but for recvmmsg, which takes any number.
 const MAX_RECORDS: usize = 1 << 16;
+/// A process has no more descriptors than this as the kernel comes (fs.nr_open). A program may say
+/// far more: getdtablesize() answers a thousand million where nothing limits them.
+const MAX_DESCRIPTORS: usize = 1 << 20;
 /// A path ends here (PATH_MAX), as do the names of keys, attributes, types of file systems.
 const MAX_STR_BYTES: usize = 4096;
 /// An argument of a program ends here (MAX_ARG_STRLEN).
@@ -214,11 +217,18 @@ fn hold_extent<M: Visit>(
         Extent::AtMost(most, len) => numbers.get(mem, len).min(most as usize),
         Extent::Head(bytes, len) => numbers.get(mem, len).saturating_add(bytes as usize),
         Extent::Array(bytes, count) => numbers.get(mem, count).saturating_mul(bytes as usize),
-        Extent::Bits(count) => numbers.get(mem, count).div_ceil(64).saturating_mul(8),
+        Extent::Bits(count) => set_bytes(numbers.get(mem, count)),
+        Extent::Descriptors(count) => set_bytes(numbers.get(mem, count).min(MAX_DESCRIPTORS)),
         Extent::PerPage(len) => numbers.get(mem, len).div_ceil(PAGE_SIZE),
         Extent::Struct(size) => numbers.get(mem, size).min(PAGE_SIZE),
     };
     hold(mem, addr, len, kind);
+}
+
+/// Bytes of a bit set in 64-bit words.
+#[inline]
+fn set_bytes(bits: usize) -> usize {
+    bits.div_ceil(64).saturating_mul(8)
 }
 
 /// Holds a range after cutting it to the addresses that can be held.
