@@ -32,10 +32,13 @@ use crate::patch::{self, HookFrame, ThreadStart};
 
 const CLONE_VM: usize = 0x100;
 const CLONE_FILES: usize = 0x400;
+const CLONE_PIDFD: usize = 0x1000;
 const CLONE_VFORK: usize = 0x4000;
 const CLONE_THREAD: usize = 0x1_0000;
 const CLONE_SETTLS: usize = 0x8_0000;
+const CLONE_PARENT_SETTID: usize = 0x10_0000;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
+const CLONE_CHILD_SETTID: usize = 0x100_0000;
 
 pub(super) fn call(
     t: &'static ThreadBlock,
@@ -85,6 +88,9 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
         }
         return Answer::Result(r);
     }
+    for word in words_written(&a).into_iter().flatten() {
+        buffers::keep(t, word, 4);
+    }
     // A child that shares our memory while the parent waits: the call runs as it is.
     if flags & CLONE_VFORK != 0 || stack == 0 {
         t.expect_guest(true);
@@ -95,12 +101,8 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     let has_own_word =
         flags & CLONE_SETTLS != 0 || flags & CLONE_THREAD != 0 && patch::are_slots_in_gs();
     let is_guest = !has_own_word;
-    // The kernel uses these behind the thread's back: the word cleared at its end, rseq and the
-    // robust list in its control block; and we our own word below it. A program may have put all of
-    // it into managed memory.
-    if flags & CLONE_CHILD_CLEARTID != 0 {
-        buffers::keep(t, a[3], 4);
-    }
+    // The kernel uses rseq and the robust list in the thread's control block behind its back, and
+    // we our own word below it. A program may have put all of it into managed memory.
     if flags & CLONE_SETTLS != 0 {
         let pointer = a[4];
         let own_word = patch::thread_slot_of(pointer).unwrap_or(pointer);
@@ -123,6 +125,18 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
         thread::came();
     }
     Answer::CloneThread(core::ptr::from_ref(block).cast_mut().cast())
+}
+
+/// Words that the kernel writes for a child in our memory: one of the parent's gets its number or
+/// descriptor, one of the child's its number, and is cleared at its end. The kernel does not say
+/// that it could not write a number.
+fn words_written(a: &Args) -> [Option<usize>; 2] {
+    let [flags, _, parent, child, ..] = *a;
+    let for_parent = flags & (CLONE_PARENT_SETTID | CLONE_PIDFD) != 0;
+    let for_child = flags & (CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID) != 0;
+    // In glibc one word is both.
+    let is_one = for_parent && parent == child;
+    [for_parent.then_some(parent), (for_child && !is_one).then_some(child)]
 }
 
 /// A new thread begins here, on its block's runtime stack, with all signals blocked.
@@ -613,6 +627,21 @@ mod tests {
         let several = ["LD_PRELOAD=/a.so", "A=1", "LD_PRELOAD=/b.so", "LD_PRELOADS=1"];
         assert_eq!(carried(&several, b"asan"), "LD_PRELOAD=asan::/b.so A=1 LD_PRELOADS=1");
         t.give_back();
+    }
+
+    #[test]
+    fn words_that_the_kernel_writes_for_a_thread_are_known_by_the_flags() {
+        const PLAIN: usize = CLONE_VM | CLONE_THREAD | CLONE_SETTLS;
+        let words = |flags, parent, child| words_written(&[flags, 0, parent, child, 0, 0]);
+        assert_eq!(words(PLAIN, 8, 16), [None, None]);
+        assert_eq!(words(PLAIN | CLONE_PARENT_SETTID, 8, 16), [Some(8), None]);
+        assert_eq!(words(CLONE_VM | CLONE_VFORK | CLONE_PIDFD, 8, 16), [Some(8), None]);
+        for for_child in [CLONE_CHILD_SETTID, CLONE_CHILD_CLEARTID] {
+            assert_eq!(words(PLAIN | for_child, 8, 16), [None, Some(16)]);
+            assert_eq!(words(PLAIN | for_child | CLONE_PARENT_SETTID, 8, 16), [Some(8), Some(16)]);
+            assert_eq!(words(PLAIN | for_child | CLONE_PARENT_SETTID, 8, 8), [Some(8), None]);
+            assert_eq!(words(PLAIN | for_child, 8, 8), [None, Some(8)]);
+        }
     }
 
     #[test]
