@@ -202,6 +202,91 @@ fn a_call_that_is_not_known_is_left_alone() {
 }
 
 #[test]
+fn a_row_knows_which_arguments_point() {
+    use super::shapes::{Arg::*, Extent::Fixed, NO_POINTERS, Shape, args, only, pointers};
+    assert_eq!(pointers(&NO_POINTERS), 0);
+    assert_eq!(pointers(&args(&[Int, Str, Int, Out(Fixed(1))])), 0b1010);
+    assert_eq!(pointers(&only(5, Strings)), 0b10_0000);
+    assert_eq!(args(&[]), NO_POINTERS);
+    let row = Shape::new(Disposition::Buffers, args(&[Str]));
+    assert!(row.listed && !row.by_command && row.pointers == 1);
+    for number in 0..nr::COUNT {
+        let shape = shapes::shape(number);
+        assert_eq!(shape.pointers, pointers(&shape.args), "{}", shapes::name(number));
+        assert!(!shape.by_command || shape.pointers == 0, "{}", shapes::name(number));
+    }
+}
+
+#[test]
+fn numbers_are_as_wide_as_the_kernel_takes_them() {
+    // An int: garbage above it is not looked at, and a negative one is none.
+    const GARBAGE: usize = 0xdead_beef << 32;
+    let negative = -5i32 as u32 as usize;
+    let path = || memory().put(D, b"/\0");
+    path().expect(nr::READLINK, &[D, A, GARBAGE | 9], &[(A, 9, OUT), (D, rest(D), IN)]);
+    path().expect(nr::READLINK, &[D, A, negative], &[(D, rest(D), IN)]);
+    memory().expect(nr::EPOLL_WAIT, &[3, A, negative, 0], &[]);
+    memory().expect(nr::BIND, &[3, A, GARBAGE | 16], &[(A, 16, IN)]);
+    memory().expect(nr::BIND, &[3, A, negative], &[]);
+    // An unsigned one; a size.
+    memory().expect(nr::POLL, &[A, GARBAGE | 2, 0], &[(A, 16, OUT)]);
+    memory().expect(nr::GETDENTS64, &[3, A, 1 << 32 | 100], &[(A, 100, OUT)]);
+    memory().expect(nr::GETCWD, &[A, 1 << 20], &[(A, 1 << 20, OUT)]);
+    // In a record too: the length of a message's name is an int, that of its data is not.
+    memory().words(A, &[C, GARBAGE | 16, 0, 0, D, 1 << 16, 0]).expect(
+        nr::SENDMSG,
+        &[3, A, 0],
+        &[(A, 56, IN), (C, 16, IN), (D, 1 << 16, IN)],
+    );
+    memory().words(A, &[C, negative, 0, 0, 0, 0, 0]).expect(
+        nr::SENDMSG,
+        &[3, A, 0],
+        &[(A, 56, IN)],
+    );
+    // Numbers of 8 and 16 bits beside each other: lengths of an SG_IO command and its sense.
+    let sg = [b'S' as usize, 0xff | 0xfe << 8, 0, C, D];
+    memory().words(A, &sg).words(A + 88, &[0]).expect(
+        nr::IOCTL,
+        &[0, 0x2285, A],
+        &[(A, 88, OUT), (A + 88, 72, OUT), (C, 255, IN), (D, 254, OUT)],
+    );
+}
+
+#[test]
+fn fields_behind_the_end_of_a_record_count_as_null() {
+    // xattr_args of 8 bytes has a value, and no size; one of no bytes has nothing.
+    let named = || memory().put(C, b"p\0").put(D, b"n\0").words(A, &[B, 30]);
+    let names = [(C, rest(C), IN), (D, rest(D), IN)];
+    let given = |size: usize| [3, C, 0, D, A, size];
+    named().expect(nr::SETXATTRAT, &given(0), &names);
+    named().expect(nr::SETXATTRAT, &given(8), &[(A, 8, IN), names[0], names[1]]);
+    let all = [(A, 16, IN), (B, 30, IN), names[0], names[1]];
+    named().expect(nr::SETXATTRAT, &given(16), &all);
+    // A pointer of which half is there is what that half says, as for the kernel.
+    named().expect(nr::SETXATTRAT, &given(4), &[(A, 4, IN), names[0], names[1]]);
+}
+
+#[test]
+fn what_cannot_be_read_ends_the_walk_of_its_list_alone() {
+    // Nine buffers, of which the last is described on a page that is not there.
+    let at = A + PAGE_SIZE - 128;
+    let eight: Vec<usize> = (0..8).flat_map(|i| [C + i * PAGE_SIZE, 10]).collect();
+    let mut expected: Vec<_> = (0..8).map(|i| (C + i * PAGE_SIZE, 10, OUT)).collect();
+    expected.push((at, 144, IN));
+    memory().words(at, &eight).expect(nr::READV, &[0, at, 9], &expected);
+    // Two messages, the first on a page that is not there.
+    let first = A + PAGE_SIZE - 64;
+    memory().words(first + 64, &[C, 16, 0, 0, 0, 0, 0, 0]).expect(
+        nr::SENDMMSG,
+        &[3, first, 2, 0],
+        &[(first, 64, OUT), (first + 64, 64, OUT), (C, 16, IN)],
+    );
+    // The time beside a mask that cannot be read.
+    let sets = [(A, 8, OUT), (B, 16, OUT), (C, 16, IN)];
+    memory().expect(nr::PSELECT6, &[3, A, 0, 0, B, C], &sets);
+}
+
+#[test]
 fn select_sets_are_whole_words() {
     for (descriptors, bytes) in [(1, 8), (64, 8), (65, 16), (1000, 128), (1024, 128), (1025, 136)] {
         memory().expect(
