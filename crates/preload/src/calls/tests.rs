@@ -946,6 +946,80 @@ fn commands_of_other_calls() {
 }
 
 #[test]
+fn options_of_a_process() {
+    let prctl = |args: &[usize], expected: &[(usize, usize, Kind)]| {
+        memory().put(D, b"name\0").words(B, &[0; 13]).expect(nr::PRCTL, args, expected);
+    };
+    // GET_PDEATHSIG, GET_CHILD_SUBREAPER; SET_NAME, GET_NAME; GET_TID_ADDRESS.
+    prctl(&[2, A], &[(A, 4, OUT)]);
+    prctl(&[37, A], &[(A, 4, OUT)]);
+    prctl(&[15, D], &[(D, rest(D), IN)]);
+    prctl(&[16, A], &[(A, 16, OUT)]);
+    prctl(&[40, A], &[(A, 8, OUT)]);
+    // SET_MM: AUXV, MAP, MAP_SIZE, BRK.
+    prctl(&[35, 12, A, 320], &[(A, 320, IN)]);
+    prctl(&[35, 14, B, 104], &[(B, 104, IN)]);
+    prctl(&[35, 15, A], &[(A, 4, OUT)]);
+    prctl(&[35, 7, A, 320], &[]);
+    // SCHED_CORE: GET, CREATE; SET_VMA; GET_AUXV.
+    prctl(&[62, 0, 1, 2, A], &[(A, 8, OUT)]);
+    prctl(&[62, 1, 1, 2, A], &[]);
+    prctl(&[0x5356_4d41, 0, A, 4096, D], &[(D, rest(D), IN)]);
+    prctl(&[0x4155_5856, A, 336, 0, 0], &[(A, 336, OUT)]);
+    // GET_DUMPABLE, SET_NO_NEW_PRIVS, RSEQ_SLICE_EXTENSION and one that does not exist.
+    for option in [3, 38, 79, 0x7fff_ffff] {
+        prctl(&[option, A, A, A, A], &[]);
+    }
+    memory().expect(nr::ARCH_PRCTL, &[0x5005, A], &[(A, 8, OUT)]);
+    memory().expect(nr::SECCOMP, &[2, 0, A], &[(A, 4, IN)]);
+    memory().expect(nr::SECCOMP, &[3, 0, A], &[(A, 6, OUT)]);
+    memory().expect(nr::SECCOMP, &[0, 0, A], &[]);
+}
+
+#[test]
+fn commands_about_keys_queues_and_tracees() {
+    let keyctl = |args: &[usize], expected: &[(usize, usize, Kind)]| {
+        let named = memory().put(C, b"user\0").put(D, b"name\0").words(A, &[B, 7, 0]);
+        named.words(A + 512, &[C, D, 9]).expect(nr::KEYCTL, args, expected);
+    };
+    let (kind, name) = ((C, rest(C), IN), (D, rest(D), IN));
+    // JOIN, UPDATE, INSTANTIATE_IOV, SEARCH, RESTRICT_KEYRING, CAPABILITIES, REVOKE.
+    keyctl(&[1, D], &[name]);
+    keyctl(&[2, 1, A, 40], &[(A, 40, IN)]);
+    keyctl(&[20, 1, A, 1, 0], &[(A, 16, IN), (B, 7, IN)]);
+    keyctl(&[10, 1, C, D, 0], &[kind, name]);
+    keyctl(&[29, 1, C, D], &[kind, name]);
+    keyctl(&[31, A, 5], &[(A, 5, OUT)]);
+    keyctl(&[3, A, A, A, A], &[]);
+    // DH_COMPUTE with a hash; PKEY_QUERY; PKEY_SIGN.
+    keyctl(
+        &[23, A, B, 30, A + 512],
+        &[(A, 12, IN), (A + 512, 56, IN), (B, 30, OUT), kind, (D, 9, IN)],
+    );
+    keyctl(&[24, 1, 0, D, A], &[(A, 56, OUT), name]);
+    keyctl(&[27, A, D, B, C], &[(A, 40, IN), (B, 4096, IN), (C, 4096, OUT), name]);
+    // Queues, sets and segments of System V: IPC_STAT, IPC_INFO, IPC_RMID.
+    memory().expect(nr::MSGCTL, &[0, 2, A], &[(A, 120, OUT)]);
+    memory().expect(nr::MSGCTL, &[0, 3, A], &[(A, 32, OUT)]);
+    memory().expect(nr::SEMCTL, &[0, 0, 2, A], &[(A, 104, OUT)]);
+    memory().expect(nr::SEMCTL, &[0, 0, 3, A], &[(A, 40, OUT)]);
+    memory().expect(nr::SHMCTL, &[0, 3, A], &[(A, 72, OUT)]);
+    for number in [nr::MSGCTL, nr::SEMCTL, nr::SHMCTL] {
+        memory().expect(number, &[0, 0, 0, A], &[]);
+    }
+    // PEEKDATA, POKEDATA, GETREGS, PEEKSIGINFO, SECCOMP_GET_FILTER, GET_SYSCALL_INFO.
+    let ptrace = |args: &[usize], expected: &[(usize, usize, Kind)]| {
+        memory().expect(nr::PTRACE, args, expected);
+    };
+    ptrace(&[2, 1, B, A], &[(A, 8, OUT)]);
+    ptrace(&[5, 1, B, A], &[]);
+    ptrace(&[12, 1, B, A], &[(A, 216, OUT)]);
+    ptrace(&[0x4209, 1, B, A], &[(A, 65535, OUT), (B, 16, IN)]);
+    ptrace(&[0x420c, 1, 0, A], &[(A, 32768, OUT)]);
+    ptrace(&[0x420e, 1, 88, A], &[(A, 88, OUT)]);
+}
+
+#[test]
 fn arguments_that_are_numbers_for_other_commands() {
     // Q_QUOTAON names a file, Q_SYNC nothing, Q_GETQUOTA has a struct. The low byte is the type.
     let quota = |command: usize, data: &[(usize, usize, Kind)]| {
