@@ -560,7 +560,9 @@ pub struct Waker(c_int);
 impl Waker {
     /// While we are stopped nobody can tell us that the program goes on (it was continued directly)
     /// or has died. A small copy of us looks at its state and continues us then, so that a program
-    /// that is stopped and continued from outside never leaves us stopped for good.
+    /// that is stopped and continued from outside never leaves us stopped for good. It goes on with
+    /// that until it is dropped: the program may run again before we have stopped, and then the
+    /// first signal comes too early.
     pub fn start(program: Pid) -> io::Result<Waker> {
         let stat = c_string(format!("/proc/{}/stat", program.0).as_bytes())?;
         // SAFETY: as in `start`: the child makes async-signal-safe calls on memory made before, and
@@ -570,13 +572,13 @@ impl Waker {
             let pid = check(libc::fork())?;
             if pid == 0 {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                while is_stopped(&stat) {
+                // Only if our parent still is the uzswap that forked us.
+                while libc::getppid() == parent {
+                    if !is_stopped(&stat) {
+                        libc::kill(parent, libc::SIGCONT);
+                    }
                     let pause = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
                     libc::nanosleep(&pause, null_mut());
-                }
-                // Only if our parent still is the uzswap that forked us.
-                if libc::getppid() == parent {
-                    libc::kill(parent, libc::SIGCONT);
                 }
                 libc::_exit(0);
             }
@@ -846,6 +848,31 @@ mod tests {
             [before, asked(), asked()]
         });
         assert_eq!(heard.join().unwrap(), [false, true, false]);
+    }
+
+    /// As where a program is continued before uzswap, which is to stop with it, has stopped.
+    #[test]
+    fn a_waker_wakes_again_and_again_until_it_is_dropped() {
+        let once = libc::timespec { tv_sec: 30, tv_nsec: 0 };
+        // SAFETY: the copy has one thread, calls what works in a copy, and leaves by _exit.
+        let status = unsafe {
+            let awake = Pid(libc::getpid());
+            let copy = libc::fork();
+            if copy == 0 {
+                take_signals();
+                let Ok(waker) = Waker::start(awake) else { libc::_exit(2) };
+                let mut only: libc::sigset_t = std::mem::zeroed();
+                libc::sigaddset(&mut only, libc::SIGCONT);
+                let woken = || libc::sigtimedwait(&only, null_mut(), &once) == libc::SIGCONT;
+                let is_woken_again = woken() && woken();
+                drop(waker);
+                libc::_exit(!is_woken_again as c_int);
+            }
+            let mut status = 0;
+            libc::waitpid(copy, &mut status, 0);
+            status
+        };
+        assert_eq!(status, 0);
     }
 
     #[test]
