@@ -23,6 +23,9 @@ pub fn wait(program: Pid, witness: Option<&Witness>) -> End {
         // One SIGCHLD may stand for several changes.
         while let Some((pid, change)) = os::next_change() {
             if pid != program {
+                if let (Some(witness), Change::Exited(_) | Change::Killed(_)) = (witness, change) {
+                    witness.was_reaped(pid);
+                }
                 continue;
             }
             let how = match change {

@@ -16,13 +16,14 @@
 //! `pidof` go, it still is one of us.)
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
-use super::{Received, check, stat_of};
+use super::{Pid, Received, check, stat_of};
 
 /// The name of a witness, with nothing in it of ours.
 const NAME: &CStr = c"uz-witness";
@@ -35,6 +36,8 @@ const PATIENCE_MS: c_int = 1000;
 /// The witness; gone when dropped.
 pub struct Witness {
     pid: c_int,
+    /// It was killed by others and reaped: its number may be another process's by now.
+    is_gone: Cell<bool>,
     line: OwnedFd,
 }
 
@@ -64,7 +67,7 @@ impl Witness {
             }
             pid
         };
-        Ok(Witness { pid, line: ours })
+        Ok(Witness { pid, is_gone: Cell::new(false), line: ours })
     }
 
     /// Whether the signal went to all of our group.
@@ -74,10 +77,23 @@ impl Witness {
         is_possible && self.ask(received.signal as u8).unwrap_or(false)
     }
 
+    /// A child of ours was reaped: perhaps it was the witness.
+    pub fn was_reaped(&self, child: Pid) {
+        if child.number() == self.pid {
+            self.is_gone.set(true);
+        }
+    }
+
     /// Has it end; dropping it waits for that.
     pub fn dismiss(&self) {
-        // SAFETY: our own child; if it was killed by others and reaped, this is an error.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        self.send(libc::SIGKILL);
+    }
+
+    fn send(&self, signal: c_int) {
+        if !self.is_gone.get() {
+            // SAFETY: our own child, not reaped yet.
+            unsafe { libc::kill(self.pid, signal) };
+        }
     }
 
     fn ask(&self, signal: u8) -> Option<bool> {
@@ -91,8 +107,7 @@ impl Witness {
             return answer;
         }
         // A stop that was meant for the group has stopped it, too.
-        // SAFETY: our own child, not reaped before the drop.
-        unsafe { libc::kill(self.pid, libc::SIGCONT) };
+        self.send(libc::SIGCONT);
         self.hear(signal, PATIENCE_MS)
     }
 
@@ -169,8 +184,33 @@ unsafe fn answer(line: c_int) {
 impl Drop for Witness {
     fn drop(&mut self) {
         self.dismiss();
-        // SAFETY: our own child: it is reaped here, or was with the others, and then this is an
-        // error.
-        unsafe { libc::waitpid(self.pid, null_mut(), 0) };
+        if !self.is_gone.get() {
+            // SAFETY: our own child, not reaped yet.
+            unsafe { libc::waitpid(self.pid, null_mut(), 0) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_witness_that_is_gone_leaves_its_number_alone() {
+        // As where the number of a witness that was reaped is another child's now.
+        let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let (line, _its) = UnixStream::pair().unwrap();
+        let pid = other.id() as c_int;
+        let witness = Witness { pid, is_gone: Cell::new(false), line: line.into() };
+        witness.was_reaped(Pid(pid + 1));
+        assert!(!witness.is_gone.get());
+        witness.was_reaped(Pid(pid));
+        witness.dismiss();
+        drop(witness);
+        // It reads to the end, and nobody else has waited for it.
+        drop(other.stdin.take());
+        assert!(other.wait().unwrap().success());
     }
 }
