@@ -318,6 +318,27 @@ pub fn discard(signal: c_int) {
     }
 }
 
+/// Calls `write`, whose output perhaps nobody reads any more: SIGPIPE does not end us for that, and
+/// is not left for [`wait_for_signal`], which would take it for one that a process has sent.
+pub fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
+    // SAFETY: live locals. A signal that a write raises waits for the thread that wrote.
+    unsafe {
+        let mut only: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut only);
+        libc::sigaddset(&mut only, libc::SIGPIPE);
+        let (mut before, mut waiting): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigpending(&mut waiting);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &only, &mut before);
+        let result = write();
+        // One that waited before is the program's.
+        if libc::sigismember(&waiting, libc::SIGPIPE) == 0 {
+            discard(libc::SIGPIPE);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
+        result
+    }
+}
+
 /// Waits for a signal that asks a process to end, for so long. One that we were started to ignore
 /// (by nohup, or behind a shell's &) asks nobody. False: none has come.
 pub fn is_asked_to_end_within(time: Duration) -> bool {
@@ -873,6 +894,25 @@ mod tests {
             status
         };
         assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn a_write_that_nobody_reads_leaves_no_signal() {
+        // The mask is the thread's own.
+        let waits = std::thread::spawn(|| {
+            take_signals();
+            let (reader, mut writer) = io::pipe().unwrap();
+            drop(reader);
+            let write = || io::Write::write(&mut writer, b"x").unwrap_err().kind();
+            assert_eq!(without_sigpipe(write), io::ErrorKind::BrokenPipe);
+            // SAFETY: asks; the kernel fills the local.
+            unsafe {
+                let mut waiting: libc::sigset_t = std::mem::zeroed();
+                libc::sigpending(&mut waiting);
+                libc::sigismember(&waiting, libc::SIGPIPE)
+            }
+        });
+        assert_eq!(waits.join().unwrap(), 0);
     }
 
     #[test]
