@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use uzswap::control::{CONTROL_FD_ENV, Counter, Mechanism, Settings};
 
-use crate::Failure;
 use crate::budget::{Budget, Version};
 use crate::mechanism::{self, Probe, Refusal};
 use crate::options::{self, MIN_MEMORY_BYTES, RawOptions};
@@ -25,6 +24,7 @@ use crate::remote::valkey::{self, Values};
 use crate::remote::{self, Exports, Kept, address, device};
 use crate::settings::describe;
 use crate::size::human;
+use crate::{Failure, console};
 
 /// Arguments of `uzswap doctor`.
 #[derive(clap::Args, Debug)]
@@ -108,12 +108,12 @@ pub fn run(arguments: DoctorArguments) -> Result<u8, Failure> {
     let works = checks.iter().all(|c| c.verdict != Verdict::Bad);
     if arguments.json {
         let mechanism = probe.choose().ok().map(Mechanism::name);
-        crate::print(&format!(
+        console::print(&format!(
             "{:#}\n",
             as_json(&checks, works, mechanism, budget.default_memory_bytes())
-        ));
+        ))?;
     } else {
-        crate::print(&as_text(&checks, works));
+        console::print(&as_text(&checks, works))?;
     }
     Ok(if works { 0 } else { 1 })
 }

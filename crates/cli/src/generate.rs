@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use clap_complete::Shell;
 
-use crate::Failure;
 use crate::program::reason;
+use crate::{Failure, console};
 
 /// The thing to make.
 #[derive(clap::Subcommand, Debug)]
@@ -43,7 +43,7 @@ pub fn run(what: GenerateCommand, command: Command) -> Result<u8, Failure> {
     };
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut without_hidden(&command), "uzswap", &mut text);
-    crate::print(&String::from_utf8_lossy(&text));
+    console::print(&String::from_utf8_lossy(&text))?;
     Ok(0)
 }
 

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::program::{Program, reason};
 use crate::size::{self, Size};
-use crate::{Failure, duration};
+use crate::{Failure, console, duration};
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -57,7 +57,8 @@ pub fn run(command: JupyterCommand) -> Result<u8, Failure> {
     let uzswap = std::env::current_exe()
         .map_err(|e| Failure::environment(format!("where this command is: {}", reason(&e))))?;
     let made = install(&arguments, &uzswap, &env)?;
-    println!("kernel {}: {}, in {}", made.name, made.display_name, made.directory.display());
+    let directory = made.directory.display();
+    console::print(&format!("kernel {}: {}, in {directory}\n", made.name, made.display_name))?;
     Ok(0)
 }
 

@@ -65,8 +65,6 @@ mod trace;
 
 pub use failure::Failure;
 
-use std::io::Write;
-
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -167,11 +165,9 @@ pub fn fail(failure: Failure) -> i32 {
     failure.exit_code.into()
 }
 
-/// Prints text that was asked for.
+/// Prints text that was asked for, and returns the exit code.
 pub fn print(text: &str) -> i32 {
-    // A reader that has gone away (a pager) ends us by SIGPIPE, or is no error.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    0
+    console::print(text).map_or_else(fail, |()| 0)
 }
 
 /// clap's error without its colours, hints and usage: they belong to --help.

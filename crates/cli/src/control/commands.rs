@@ -2,7 +2,6 @@
 //! print.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -85,13 +84,17 @@ pub fn ps(arguments: PsArguments) -> Result<u8, Failure> {
         rates = fault_rates(&runs.states, &now.states, since.elapsed());
         runs = now;
     }
-    print_ps(&arguments, &runs, &rates);
+    print_ps(&arguments, &runs, &rates)?;
     Ok(0)
 }
 
-fn print_ps(arguments: &PsArguments, runs: &Runs, rates: &HashMap<(u32, u32), u64>) {
+fn print_ps(
+    arguments: &PsArguments,
+    runs: &Runs,
+    rates: &HashMap<(u32, u32), u64>,
+) -> Result<(), Failure> {
     let text = if arguments.json { as_json(runs, rates) } else { table(&runs.states, rates) };
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    console::print(&text)?;
     for run in &runs.silent {
         console::say(&client::does_not_answer(*run).message);
     }
@@ -102,6 +105,7 @@ fn print_ps(arguments: &PsArguments, runs: &Runs, rates: &HashMap<(u32, u32), u6
         };
         console::say(&format!("nothing of yours runs under uzswap{seen}"));
     }
+    Ok(())
 }
 
 /// The document of `ps --json`: the states, with what follows from them.
@@ -186,7 +190,7 @@ pub fn set(arguments: SetArguments) -> Result<u8, Failure> {
     let done: LimitSet = client::ask(target.run, &Request::Set { memory: arguments.memory })?;
     done.remarks.iter().for_each(|remark| console::say(remark));
     let (limit, before) = (human(done.limit_bytes), human(done.before_bytes));
-    print_line(format!("run {}: limit {limit}, was {before}", target.run));
+    print_line(format!("run {}: limit {limit}, was {before}", target.run))?;
     Ok(0)
 }
 
@@ -196,7 +200,7 @@ pub fn reclaim(arguments: ReclaimArguments) -> Result<u8, Failure> {
     let request = Request::Reclaim { pid: target.pid, amount: arguments.amount };
     let results: Vec<Reclaimed> = client::ask(target.run, &request)?;
     for result in &results {
-        print_line(outcome(result));
+        print_line(outcome(result))?;
     }
     // One that was named and gave nothing is a failure; of many, some may be too small.
     let failed = results.iter().filter(|result| result.fault.is_some()).count();
@@ -207,7 +211,7 @@ pub fn bring_in(arguments: BringInArguments) -> Result<u8, Failure> {
     let target = Runs::find().pick(&arguments.target, true)?;
     let results: Vec<BroughtIn> = client::ask(target.run, &Request::BringIn { pid: target.pid })?;
     for result in &results {
-        print_line(brought_in(result));
+        print_line(brought_in(result))?;
     }
     // A debugger or a dump that comes next must know.
     let is_whole = |r: &BroughtIn| r.fault.is_none() && r.missing_bytes == 0;
@@ -241,8 +245,8 @@ fn outcome(result: &Reclaimed) -> String {
     )
 }
 
-fn print_line(line: String) {
-    let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
+fn print_line(line: String) -> Result<(), Failure> {
+    console::print(&format!("{line}\n"))
 }
 
 #[cfg(test)]

@@ -72,12 +72,7 @@ pub fn order(name: &str, words: &[String]) -> Result<u8, Failure> {
         )));
     };
     match exchange(path, &words.join(" "), None) {
-        Ok(text) => {
-            if std::io::stdout().write_all(text.as_bytes()).is_err() {
-                console::say("the answer could not be written");
-            }
-            Ok(0)
-        }
+        Ok(text) => console::print(&text).map(|()| 0),
         Err(why) => Err(Failure::failed(format!("disk {name}: {why}"))),
     }
 }

@@ -1,7 +1,7 @@
 //! `uzswap disk ls`: the disks that are there, as zramctl shows them.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 
 use serde_json::{Map, Value, json};
 
@@ -88,7 +88,7 @@ pub fn list(as_json: bool) -> Result<u8, Failure> {
     } else {
         table(&disks)
     };
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    console::print(&text)?;
     if disks.is_empty() && !as_json {
         console::say("you have no disks");
     }

@@ -106,7 +106,7 @@ pub fn run(arguments: SimulateArguments) -> Result<u8, Failure> {
     let policies =
         if arguments.policy.is_empty() { Policy::ALL.to_vec() } else { arguments.policy };
     let simulation = Simulation::of(&sequence, &policies, &sizes);
-    print!("{}", simulation.text(&sequence));
+    console::print(&simulation.text(&sequence))?;
     let write = |option: &str, made: Option<(PathBuf, File)>, text: String| match made {
         None => Ok(()),
         Some((path, mut file)) => std::io::Write::write_all(&mut file, text.as_bytes())
