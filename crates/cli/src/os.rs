@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::time::Duration;
@@ -29,6 +30,7 @@ mod witness;
 pub use end::{End, How};
 pub use witness::Witness;
 
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use uzswap::PAGE_BYTES;
 use uzswap::control::handles::{COUNTERS_SEALS, Handle, Handles, SETTINGS_SEALS, TEXT_BYTES};
 use uzswap::control::trace::{RING_OFFSET, Ring, TRACED_BYTES};
@@ -397,6 +399,17 @@ pub fn inherited_socket() -> Option<OwnedFd> {
         }
         Some(OwnedFd::from_raw_fd(FIRST))
     }
+}
+
+/// Connects to a socket, and waits for nobody. WouldBlock: as many wait there as may, for a process
+/// that was stopped, say. The connection is an ordinary one.
+pub fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Whether a socket is of this machine's files. The error: it is no socket that listens.

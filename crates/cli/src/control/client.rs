@@ -54,7 +54,7 @@ impl Runs {
                 .collect();
             threads.into_iter().map(|(run, thread)| (run, thread.join())).collect()
         });
-        let mut runs = Runs { states: Vec::new(), silent: Vec::new(), foreign: found.foreign };
+        let mut runs = Runs { states: Vec::new(), silent: found.silent, foreign: found.foreign };
         for (run, answer) in answers {
             match answer {
                 Ok(Ok(state)) => runs.states.push(state),
@@ -143,9 +143,12 @@ pub fn does_not_answer(run: u32) -> Failure {
 
 /// Sends a request to a run and waits for what it says, however long it works on that.
 pub fn ask<T: DeserializeOwned>(run: u32, request: &Request) -> Result<T, Failure> {
-    let connections = directory::connect_all(&environment).runs;
-    let Some((_, stream)) = connections.iter().find(|(r, _)| *r == run) else {
-        return Err(Failure::usage(format!("run {run} has ended")));
+    let found = directory::connect_all(&environment);
+    let Some((_, stream)) = found.runs.iter().find(|(r, _)| *r == run) else {
+        return Err(match found.silent.contains(&run) {
+            true => does_not_answer(run),
+            false => Failure::usage(format!("run {run} has ended")),
+        });
     };
     exchange(stream, request, None)
 }

@@ -95,8 +95,10 @@ fn listen_in(directory: Private, run: u32) -> Result<Named, Fault> {
         Fault { text: format!("{}: {why}", path.display()), is_foreign: false }
     };
     // A run of another pid namespace that shares the directory may have our number.
-    if UnixStream::connect(directory.at(&name)).is_ok() {
-        return Err(fault("is in use"));
+    match os::connect_at_once(&directory.at(&name)) {
+        Ok(_) => return Err(fault("is in use")),
+        Err(e) if e.kind() == ErrorKind::WouldBlock => return Err(fault("is in use")),
+        Err(_) => {}
     }
     // A client that lists runs removes a socket on which nobody listens, so the socket gets its
     // name once we listen.
@@ -115,6 +117,9 @@ fn listen_in(directory: Private, run: u32) -> Result<Named, Fault> {
 #[derive(Default)]
 pub struct Found {
     pub runs: Vec<(u32, UnixStream)>,
+    /// Runs that take no more connections: one that was stopped while somebody asked again and
+    /// again.
+    pub silent: Vec<u32>,
     pub foreign: Vec<String>,
 }
 
@@ -124,7 +129,7 @@ pub fn connect_all(env: Env) -> Found {
     let mut found = Found::default();
     for path in candidates(env, user) {
         match Private::open(&path, user, Closed::ToAll) {
-            Ok(directory) => found.runs.extend(connect_in(&directory)),
+            Ok(directory) => connect_in(&directory, &mut found),
             Err(fault) if fault.is_foreign => found.foreign.push(fault.text),
             Err(_) => {}
         }
@@ -133,17 +138,17 @@ pub fn connect_all(env: Env) -> Found {
     found
 }
 
-fn connect_in(directory: &Private) -> Vec<(u32, UnixStream)> {
-    let mut found = Vec::new();
+fn connect_in(directory: &Private, found: &mut Found) {
     for entry in fs::read_dir(directory.itself()).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         let path = directory.at(name);
         let of = |suffix| name.strip_suffix(suffix).and_then(|run| run.parse().ok());
         match of(SUFFIX) {
-            Some(run) => match UnixStream::connect(&path) {
-                Ok(stream) => found.push((run, stream)),
+            Some(run) => match os::connect_at_once(&path) {
+                Ok(stream) => found.runs.push((run, stream)),
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused => _ = fs::remove_file(&path),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => found.silent.push(run),
                 Err(_) => {}
             },
             // The run was killed between the two names of its socket.
@@ -155,7 +160,6 @@ fn connect_in(directory: &Private) -> Vec<(u32, UnixStream)> {
             None => {}
         }
     }
-    found
 }
 
 #[cfg(test)]
@@ -191,8 +195,9 @@ mod tests {
         drop(UnixListener::bind(s.0.join("12.sock")).unwrap());
         fs::write(s.0.join("4194999.new"), "").unwrap();
         fs::write(s.0.join("other.txt"), "").unwrap();
-        let found: Vec<u32> = connect_in(&open()).into_iter().map(|(run, _)| run).collect();
-        assert_eq!(found, [11]);
+        let mut found = Found::default();
+        connect_in(&open(), &mut found);
+        assert_eq!(found.runs.iter().map(|(run, _)| *run).collect::<Vec<u32>>(), [11]);
         let names = || {
             let mut names: Vec<_> =
                 fs::read_dir(&s.0).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -206,5 +211,34 @@ mod tests {
         // A name that a killed run has left is taken over.
         drop(UnixListener::bind(s.0.join("12.sock")).unwrap());
         listen_in(open(), 12).unwrap();
+    }
+
+    #[test]
+    fn nobody_waits_for_a_stopped_run_that_takes_no_more_connections() {
+        let s = Scratch::new();
+        fs::set_permissions(&s.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let named = listen_in(Private::open(&s.0, user(), Closed::ToAll).unwrap(), 11).unwrap();
+        // Nobody accepts here, and few may wait.
+        nix::sys::socket::listen(&named.listener, nix::sys::socket::Backlog::new(1).unwrap())
+            .unwrap();
+        let path = s.0.clone();
+        let (sender, seen) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let open = || Private::open(&path, user(), Closed::ToAll).unwrap();
+            let looks = (0..5).map(|_| {
+                let mut found = Found::default();
+                connect_in(&open(), &mut found);
+                (found.runs.len(), found.silent)
+            });
+            let looks: Vec<_> = looks.collect();
+            let second = listen_in(open(), 11).unwrap_err().text;
+            sender.send((looks, second)).unwrap();
+        });
+        let seen = seen.recv_timeout(std::time::Duration::from_secs(30));
+        let (looks, second) = seen.expect("it waits for a connection");
+        assert_eq!(looks.first(), Some(&(1, vec![])));
+        assert_eq!(looks.last(), Some(&(0, vec![11])));
+        assert!(second.contains("in use"), "{second}");
+        assert!(s.0.join("11.sock").exists());
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::control::directories;
 use crate::program::reason;
-use crate::{Failure, console};
+use crate::{Failure, console, os};
 
 /// The files of a disk begin with this, and end with one of these.
 pub const PREFIX: &str = "disk-";
@@ -39,7 +39,7 @@ pub fn disks() -> Vec<(String, PathBuf)> {
 /// Removes the socket that a killed disk has left: nobody listens there.
 pub fn sweep(path: &Path) -> bool {
     let is_left =
-        UnixStream::connect(path).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
+        os::connect_at_once(path).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
     if is_left {
         let _ = fs::remove_file(path);
         let _ = fs::remove_file(path.with_extension(&CLIENTS_SUFFIX[1..]));
@@ -50,7 +50,11 @@ pub fn sweep(path: &Path) -> bool {
 /// Sends a line and returns the answer. Without `patience` it waits as long as the answer takes.
 pub fn exchange(path: &Path, line: &str, patience: Option<Duration>) -> Result<String, String> {
     let fault = |e: std::io::Error| format!("the disk does not answer: {}", reason(&e));
-    let mut stream = UnixStream::connect(path).map_err(fault)?;
+    let stream = match patience {
+        Some(_) => os::connect_at_once(path),
+        None => UnixStream::connect(path),
+    };
+    let mut stream = stream.map_err(fault)?;
     stream.set_read_timeout(patience).map_err(fault)?;
     stream.write_all(format!("{line}\n").as_bytes()).map_err(fault)?;
     let mut answer = String::new();

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{Mode, umask};
 
+use crate::os;
 use crate::program::reason;
 
 const UNIX: &[u8] = b"unix:";
@@ -164,7 +165,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// Whether a socket lies there that nobody listens on.
 fn is_abandoned(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket())
-        && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+        && os::connect_at_once(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn why(e: &io::Error) -> String {
