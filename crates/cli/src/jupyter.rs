@@ -16,9 +16,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::options::Given;
 use crate::program::{Program, reason};
 use crate::size::{self, Size};
-use crate::{Failure, console, duration};
+use crate::{Failure, console, settings};
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -37,11 +38,11 @@ pub enum JupyterCommand {
 pub struct InstallArguments {
     /// Memory that each of its notebooks may hold: 8G, or 50% of what there is; what is free
     /// without it
-    #[arg(long, value_name = "SIZE|PERCENT")]
+    #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true)]
     memory: Option<String>,
     /// Take all memory of a notebook that has done nothing for so long: 10m; it comes back as it is
     /// touched
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     idle_after: Option<String>,
     /// Name of the new kernel (uzswap-KERNEL)
     #[arg(long, value_name = "NAME")]
@@ -78,9 +79,14 @@ fn install(arguments: &InstallArguments, uzswap: &Path, env: Env) -> Result<Kern
             Some((text, shown(size)))
         }
     };
-    if let Some(text) = &arguments.idle_after {
-        duration::parse(text).map_err(|why| wrong(format!("--idle-after: {why}")))?;
+    // As `run` checks them: a notebook that does not start says nothing.
+    let given = |text: &Option<String>, origin: &str| {
+        text.clone().map(|value| Given { value, origin: origin.to_string() })
+    };
+    if let Some(given) = given(&arguments.memory, "--memory") {
+        settings::memory(Some(given), &mut Vec::new())?;
     }
+    settings::idle_after(given(&arguments.idle_after, "--idle-after")).map_err(wrong)?;
     let name = arguments.name.clone().unwrap_or_else(|| format!("{OURS}{}", arguments.kernel));
     for name in [&arguments.kernel, &name] {
         check_name(name).map_err(wrong)?;
@@ -254,4 +260,93 @@ fn copy(source: &Path, directory: &Path, spec: &Value) -> std::io::Result<()> {
         }
     }
     fs::write(directory.join(SPEC), format!("{spec:#}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Data of Jupyter's with one kernel, whose program is a shell; removed when dropped.
+    struct Data(PathBuf);
+
+    impl Data {
+        fn new() -> Data {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let n = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path =
+                std::env::temp_dir().join(format!("uzswap-jupyter-{}-{n}", std::process::id()));
+            let data = Data(path);
+            fs::create_dir_all(data.kernel("shell")).unwrap();
+            let spec = json!({"argv": ["/bin/sh", "-c", "{connection_file}"], "display_name": "S"});
+            fs::write(data.kernel("shell").join(SPEC), spec.to_string()).unwrap();
+            fs::write(data.kernel("shell").join("logo.png"), "picture").unwrap();
+            data
+        }
+
+        fn kernel(&self, name: &str) -> PathBuf {
+            self.0.join("kernels").join(name)
+        }
+
+        fn install(&self, memory: &str, idle_after: &str, name: &str) -> Result<Kernel, String> {
+            let word = |text: &str| (!text.is_empty()).then(|| text.to_string());
+            let arguments = InstallArguments {
+                memory: word(memory),
+                idle_after: word(idle_after),
+                name: word(name),
+                kernel: "shell".to_string(),
+            };
+            let env = |name: &str| (name == "JUPYTER_PATH").then(|| self.0.clone().into());
+            install(&arguments, Path::new("/opt/bin/uzswap"), &env).map_err(|f| f.message)
+        }
+
+        fn names(&self) -> Vec<OsString> {
+            let entries = [fs::read_dir(&self.0), fs::read_dir(self.0.join("kernels"))];
+            let names = entries.into_iter().flat_map(|all| all.unwrap());
+            let mut names: Vec<OsString> = names.map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            names
+        }
+    }
+
+    impl Drop for Data {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_kernel_is_made_from_another_with_its_pictures() {
+        let data = Data::new();
+        let made = data.install("8G", "10m", "").unwrap();
+        assert_eq!(made.name, "uzswap-shell");
+        assert_eq!(made.display_name, "S (8 GiB, compressed)");
+        let spec = read(&data.kernel("uzswap-shell").join(SPEC)).unwrap();
+        let line: Vec<&str> =
+            spec["argv"].as_array().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
+        assert_eq!(line[..5], ["/opt/bin/uzswap", "run", "--in-place", "--quiet", "--memory"]);
+        assert_eq!(line[5..9], ["8G", "--idle-after", "10m", "--"]);
+        assert_eq!(line[9..], ["/bin/sh", "-c", "{connection_file}"]);
+        assert_eq!(fs::read(data.kernel("uzswap-shell").join("logo.png")).unwrap(), b"picture");
+        // Ours is made anew, another's stays.
+        assert_eq!(data.install("50%", "", "").unwrap().display_name, "S (50%, compressed)");
+        assert!(data.install("", "", "shell").is_err_and(|why| why.contains("is not uzswap's")));
+    }
+
+    #[test]
+    fn what_would_not_start_is_not_installed() {
+        let data = Data::new();
+        let before = data.names();
+        for (memory, idle_after, word) in [
+            ("1M", "", "--memory: '1M' is 1.0 MiB, and the least that works is 16 MiB"),
+            ("0", "", "the least that works"),
+            ("-1G", "", "is negative"),
+            ("", "0.5s", "--idle-after: '0.5s' is less than a second"),
+            ("", "soon", "'soon' is no time"),
+        ] {
+            let why = data.install(memory, idle_after, "").err().expect(word);
+            assert!(why.contains(word), "{why}");
+        }
+        assert_eq!(data.names(), before);
+    }
 }

@@ -301,7 +301,8 @@ fn pool_remark(memory_bytes: u64, pool_percent: u32) -> Option<String> {
     })
 }
 
-fn idle_after(given: Option<Given<String>>) -> Result<Option<Duration>, String> {
+/// The time after which a process counts as idle, or none.
+pub fn idle_after(given: Option<Given<String>>) -> Result<Option<Duration>, String> {
     let Some(given) = given.filter(|g| g.value.trim() != options::IDLE_AFTER_DEFAULT) else {
         return Ok(None);
     };
