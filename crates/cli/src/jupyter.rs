@@ -126,10 +126,10 @@ fn shown(size: Size) -> String {
     }
 }
 
-/// Jupyter's own rule for names.
+/// Jupyter's own rule for names, of which two would be directories.
 fn check_name(name: &str) -> Result<(), String> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if !name.is_empty() && name.chars().all(is_good) {
+    if !matches!(name, "" | "." | "..") && name.chars().all(is_good) {
         return Ok(());
     }
     Err(format!("'{name}' is no name of a kernel: letters, digits, '.', '_' and '-' make one"))
@@ -348,5 +348,17 @@ mod tests {
             assert!(why.contains(word), "{why}");
         }
         assert_eq!(data.names(), before);
+    }
+
+    #[test]
+    fn a_name_is_that_of_one_directory() {
+        let data = Data::new();
+        let before = data.names();
+        for name in [".", "..", "a/b", "../x", "a b", "\u{e4}"] {
+            let why = data.install("", "", name).err().expect(name);
+            assert!(why.contains("is no name of a kernel") && why.contains(name), "{why}");
+        }
+        assert_eq!(data.names(), before);
+        assert!(data.install("", "", "...").is_ok());
     }
 }
