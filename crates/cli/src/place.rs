@@ -130,10 +130,12 @@ pub fn private_directory(path: &Path) -> Result<(), Fault> {
 /// The directory of patch tables and texts when no option names one; none if no place is private. A
 /// directory in which another user is in the way becomes a remark.
 pub fn default_cache(env: Env, remarks: &mut Vec<String>) -> Option<PathBuf> {
+    let absolute = |base: &PathBuf| base.is_absolute();
     let base = env("XDG_CACHE_HOME")
         .map(PathBuf::from)
-        .or_else(|| env("HOME").map(|home| Path::new(&home).join(".cache")))
-        .filter(|base| base.is_absolute())
+        // By its specification an empty or relative one counts as none.
+        .filter(absolute)
+        .or_else(|| env("HOME").map(|home| Path::new(&home).join(".cache")).filter(absolute))
         .map(|base| base.join("uzswap"));
     let shared = PathBuf::from(format!("/tmp/uzswap-{}", os::identity().user));
     let mut foreign = Vec::new();
@@ -261,6 +263,23 @@ mod tests {
             remarks[0].contains("written by others (mode 777)") && remarks[0].contains("--cache")
         );
         fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn a_variable_that_names_no_place_leaves_the_cache_at_home() {
+        let home = std::env::temp_dir().join(format!("uzswap-xdg-{}", std::process::id()));
+        fs::create_dir(&home).unwrap();
+        for given in ["", "relative"] {
+            let env = |name: &str| match name {
+                "XDG_CACHE_HOME" => Some(OsString::from(given)),
+                "HOME" => Some(home.clone().into()),
+                _ => None,
+            };
+            let mut remarks = Vec::new();
+            assert_eq!(default_cache(&env, &mut remarks), Some(home.join(".cache/uzswap")));
+            assert_eq!(remarks, [""; 0]);
+        }
+        fs::remove_dir_all(&home).unwrap();
     }
 
     #[test]
