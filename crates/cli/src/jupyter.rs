@@ -144,11 +144,11 @@ fn data_directories(uzswap: &Path, env: Env) -> Vec<PathBuf> {
         env("JUPYTER_PATH").map_or(Vec::new(), |list| std::env::split_paths(&list).collect());
     let prefixes =
         [own, env("VIRTUAL_ENV").map(PathBuf::from), env("CONDA_PREFIX").map(PathBuf::from)];
-    let home = env("HOME").map(PathBuf::from);
-    let user = env("JUPYTER_DATA_DIR")
-        .map(PathBuf::from)
-        .or_else(|| env("XDG_DATA_HOME").map(|data| PathBuf::from(data).join("jupyter")))
-        .or_else(|| home.map(|home| home.join(".local/share/jupyter")));
+    // An empty one counts as none, to Jupyter, too.
+    let path = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let user = path("JUPYTER_DATA_DIR")
+        .or_else(|| path("XDG_DATA_HOME").map(|data| data.join("jupyter")))
+        .or_else(|| path("HOME").map(|home| home.join(".local/share/jupyter")));
     let system = ["/usr/local", "/usr"].map(|prefix| share(prefix.into()));
     let mut all: Vec<PathBuf> = told;
     all.extend(prefixes.into_iter().flatten().map(share));
@@ -331,6 +331,30 @@ mod tests {
         // Ours is made anew, another's stays.
         assert_eq!(data.install("50%", "", "").unwrap().display_name, "S (50%, compressed)");
         assert!(data.install("", "", "shell").is_err_and(|why| why.contains("is not uzswap's")));
+    }
+
+    #[test]
+    fn places_by_preference() {
+        let places = |variables: &[(&str, &str)]| {
+            let env = |name: &str| {
+                variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into())
+            };
+            data_directories(Path::new("/opt/bin/uzswap"), &env)
+        };
+        let system = ["/usr/local/share/jupyter", "/usr/share/jupyter"];
+        let all = |first: &[&str]| -> Vec<PathBuf> {
+            ["/opt/share/jupyter"].iter().chain(first).chain(&system).map(PathBuf::from).collect()
+        };
+        assert_eq!(places(&[]), all(&[]));
+        let home = ("HOME", "/home/me");
+        let at_home = all(&["/home/me/.local/share/jupyter"]);
+        assert_eq!(places(&[home]), at_home);
+        assert_eq!(places(&[home, ("JUPYTER_DATA_DIR", ""), ("XDG_DATA_HOME", "")]), at_home);
+        assert_eq!(places(&[home, ("XDG_DATA_HOME", "/d")]), all(&["/d/jupyter"]));
+        assert_eq!(places(&[home, ("JUPYTER_DATA_DIR", "/j")]), all(&["/j"]));
+        let told = places(&[("JUPYTER_PATH", "/a:b::/a"), ("VIRTUAL_ENV", "/opt")]);
+        assert_eq!(told[..2], ["/a", "/opt/share/jupyter"].map(PathBuf::from));
+        assert_eq!(told.len(), 4, "each once, and absolute ones alone");
     }
 
     #[test]
