@@ -54,7 +54,15 @@ fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
     beside.push(name);
     beside.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(beside);
-    File::options().write(true).create_new(true).open(&temporary).map(|file| (temporary, file))
+    let make = || File::options().write(true).create_new(true).open(&temporary);
+    let file = match make() {
+        // Of a run that was killed as it wrote: in a container the next has its number again.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_file(&temporary).and_then(|()| make())
+        }
+        other => other,
+    }?;
+    Ok((temporary, file))
 }
 
 pub fn render(outcome: &Outcome, told: &Told, series: &Series) -> String {
@@ -394,6 +402,14 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
         assert!(try_path(&dir).is_err() && try_path(&dir.join("none/r.html")).is_err());
+
+        // What a run of this number has left as it was killed, or somebody else has put there.
+        let beside = dir.join(format!(".r.html.{}.tmp", std::process::id()));
+        fs::write(&beside, "half").unwrap();
+        try_path(&path).unwrap();
+        std::os::unix::fs::symlink(&path, &beside).unwrap();
+        write(&path, "three").unwrap();
+        assert!(fs::read(&path).unwrap() == b"three" && !path.is_symlink() && !beside.exists());
         fs::remove_dir_all(&dir).unwrap();
     }
 }
