@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 import unittest
 
@@ -325,8 +326,6 @@ class Managed(unittest.TestCase):
 
 class Restart(unittest.TestCase):
     def script(self, text):
-        import tempfile
-
         file = tempfile.NamedTemporaryFile("w", suffix=".py")
         self.addCleanup(file.close)
         file.write(textwrap.dedent(text))
@@ -344,6 +343,44 @@ class Restart(unittest.TestCase):
         lines = python(name, "a", "b").splitlines()
         pid = lines[0].split()[1]
         self.assertEqual(lines, [f"begins {pid} ['a', 'b']"] * 2 + [f"goes on {pid}"])
+
+    def started(self, *words, code=None, input=None, command=None, **variables):
+        """What a program that restarts becomes, word by word, by a command that shows them; or the
+        error that it says."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        show = os.path.join(directory.name, "show")
+        with open(show, "w") as file:
+            file.write('#!/bin/sh\nfor word; do echo "$word"; done\n')
+        os.chmod(show, 0o700)
+        line = [sys.executable, *words, *([] if code is None else ["-c", textwrap.dedent(code)])]
+        done = subprocess.run(
+            line,
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "UZSWAP_COMMAND": command or show, **variables},
+        )
+        return done.stdout + "".join(done.stderr.splitlines()[-1:])
+
+    def test_a_restart_is_that_of_one_process(self):
+        code = "import uzswap; uzswap.restart('64M', '--quiet')"
+        line = ["run", "--in-place", "--memory", "64M", "--quiet", "--", sys.executable, "-c", code]
+        self.assertEqual(self.started("-c", code).splitlines(), line)
+        # As where a restarted program starts others outside of its run.
+        other = {"UZSWAP_PYTHON_RESTARTED": str(os.getpid())}
+        self.assertEqual(self.started("-c", code, **other).splitlines(), line)
+        again = "import os; os.environ['UZSWAP_PYTHON_RESTARTED'] = str(os.getpid()); " + code
+        self.assertIn("did not take this process over", self.started("-c", again))
+        managed = """
+            import os
+            from uzswap import _restart
+            _restart.is_managed = lambda: True
+            os.environ["UZSWAP_PYTHON_RESTARTED"] = "1"
+            print(_restart.restart(), "UZSWAP_PYTHON_RESTARTED" in os.environ)
+        """
+        self.assertEqual(self.started(code=managed), "True False\n")
 
     def test_a_text_starts_again(self):
         code = "import uzswap; uzswap.restart('64M'); print(uzswap.is_managed())"

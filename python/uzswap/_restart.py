@@ -11,7 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional, Union
 
-# Set for the restarted program: where it cannot be managed it must not be started again and again.
+# Set for the restarted program, to its process id: where it cannot be managed it must not be
+# started again and again. Programs that it starts have others.
 _RESTARTED = "UZSWAP_PYTHON_RESTARTED"
 
 
@@ -51,8 +52,9 @@ def restart(
     unmanaged then, and False is returned.
     """
     if is_managed():
+        os.environ.pop(_RESTARTED, None)
         return True
-    if _RESTARTED in os.environ:
+    if os.environ.get(_RESTARTED) == str(os.getpid()):
         if if_possible:
             return False
         raise Error("uzswap did not take this process over (see 'uzswap doctor')")
@@ -70,5 +72,5 @@ def restart(
         line += ["--memory", str(memory)]
     if if_possible:
         line.append("--if-possible")
-    os.environ[_RESTARTED] = "1"
+    os.environ[_RESTARTED] = str(os.getpid())
     execute([*line, *options, "--", sys.executable, *original_arguments()[1:]])
