@@ -14,7 +14,7 @@ import unittest
 import uzswap
 from uzswap import _advice
 from uzswap.__main__ import _SWITCHES, split
-from uzswap._command import find_command
+from uzswap._command import find_command, split_interpreter
 
 try:
     import numpy
@@ -41,6 +41,17 @@ def python(*words, code=None, **more):
 
 def managed(code, *options):
     return python("-m", "uzswap", "--memory", LIMIT, "--quiet", *options, code=code)
+
+
+def command_that_shows(test):
+    """A command in the place of uzswap that shows its words."""
+    directory = tempfile.TemporaryDirectory()
+    test.addCleanup(directory.cleanup)
+    path = os.path.join(directory.name, "show")
+    with open(path, "w") as file:
+        file.write('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    os.chmod(path, 0o700)
+    return path
 
 
 class Columns:
@@ -83,6 +94,33 @@ class Command(unittest.TestCase):
             ("--quiet -- --odd.py", "--quiet", "--odd.py"),
         ]:
             self.assertEqual(split(words.split()), (options.split(), program.split()), words)
+
+    def test_options_of_the_interpreter_end_where_its_program_begins(self):
+        for words, options, program in [
+            ("-m uzswap -I", "", "-m"),
+            ("-muzswap", "", "-m"),
+            ("-I -X dev -m uzswap", "-I -X dev", "-m"),
+            ("-Im uzswap a.py", "-I", "-m"),
+            ("-OOIc pass", "-OOI", "-c"),
+            ("-cpass", "", "-c"),
+            ("-Xm -Werror::cm -W -m a.py -c", "-Xm -Werror::cm -W -m", "a.py"),
+            ("-bX m -- -c", "-bX m --", "-c"),
+            ("--check-hash-based-pycs -m -u a.py", "--check-hash-based-pycs -m -u", "a.py"),
+            ("-u - -c", "-u", "-"),
+            ("-i", "-i", "-"),
+            ("-X", "-X", "-"),
+            ("", "", "-"),
+        ]:
+            split_words = split_interpreter(["python", *words.split()])
+            self.assertEqual(split_words, (options.split(), program), words)
+
+    def test_the_interpreter_starts_again_with_its_options(self):
+        show = command_that_shows(self)
+        env = {**os.environ, "UZSWAP_COMMAND": show}
+        for words in (["-X", "dev", "-OOm", "uzswap"], ["-X", "dev", "-OO", "-muzswap"]):
+            line = ["run", "--", sys.executable, "-X", "dev", "-OO", "-c", "pass"]
+            shown = python(*words, "-c", "pass", env=env)
+            self.assertEqual(shown.splitlines(), line, words)
 
     def test_the_options_without_a_value_are_the_commands(self):
         command = find_command()
@@ -347,12 +385,7 @@ class Restart(unittest.TestCase):
     def started(self, *words, code=None, input=None, command=None, **variables):
         """What a program that restarts becomes, word by word, by a command that shows them; or the
         error that it says."""
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        show = os.path.join(directory.name, "show")
-        with open(show, "w") as file:
-            file.write('#!/bin/sh\nfor word; do echo "$word"; done\n')
-        os.chmod(show, 0o700)
+        command = command or command_that_shows(self)
         line = [sys.executable, *words, *([] if code is None else ["-c", textwrap.dedent(code)])]
         done = subprocess.run(
             line,
@@ -360,7 +393,7 @@ class Restart(unittest.TestCase):
             capture_output=True,
             text=True,
             timeout=60,
-            env={**os.environ, "UZSWAP_COMMAND": command or show, **variables},
+            env={**os.environ, "UZSWAP_COMMAND": command, **variables},
         )
         return done.stdout + "".join(done.stderr.splitlines()[-1:])
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from ._command import execute, find_command, original_arguments
+from ._command import execute, find_command, original_arguments, split_interpreter
 
 _USAGE = """usage: python -m uzswap [OPTIONS] SCRIPT ARGS...
        python -m uzswap [OPTIONS] -m MODULE ARGS...
@@ -29,11 +29,8 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
 
 def interpreter_options() -> list[str]:
     """What this interpreter was given before `-m uzswap`."""
-    words = original_arguments()
-    for at in range(1, len(words) - 1):
-        if words[at : at + 2] == ["-m", "uzswap"]:
-            return words[1:at]
-    return []
+    options, program = split_interpreter(original_arguments())
+    return options if program == "-m" else []
 
 
 def main() -> int:

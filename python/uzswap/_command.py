@@ -67,6 +67,33 @@ def original_arguments() -> list[str]:
     return list(arguments)
 
 
+def split_interpreter(words: "Sequence[str]") -> "tuple[list[str], str]":
+    """A command line of Python's: the options before the program, and what names that: "-c", "-m",
+    or a file; "-" where it comes from a stream."""
+    at = 1
+    while at < len(words):
+        word = words[at]
+        if word == "--":
+            at += 1
+            break
+        if word == "-" or word[:1] != "-":
+            break
+        if word.startswith("--"):
+            # One of these has a value.
+            at += 2 if word == "--check-hash-based-pycs" else 1
+            continue
+        # Letters, and behind one of these its value: the rest, or the next word.
+        for i, letter in enumerate(word[1:], 1):
+            if letter in "cm":
+                before = [word[:i]] if i > 1 else []
+                return [*words[1:at], *before], f"-{letter}"
+            if letter in "WX":
+                at += word[i + 1 :] == ""
+                break
+        at += 1
+    return list(words[1:at]), words[at] if at < len(words) else "-"
+
+
 def execute(command: "Sequence[str]") -> "NoReturn":
     """Becomes another program."""
     for stream in (sys.stdout, sys.stderr):
