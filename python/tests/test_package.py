@@ -382,7 +382,7 @@ class Restart(unittest.TestCase):
         pid = lines[0].split()[1]
         self.assertEqual(lines, [f"begins {pid} ['a', 'b']"] * 2 + [f"goes on {pid}"])
 
-    def started(self, *words, code=None, input=None, command=None, **variables):
+    def started(self, *words, code=None, input=None, command=None, cwd=None, **variables):
         """What a program that restarts becomes, word by word, by a command that shows them; or the
         error that it says."""
         command = command or command_that_shows(self)
@@ -393,6 +393,7 @@ class Restart(unittest.TestCase):
             capture_output=True,
             text=True,
             timeout=60,
+            cwd=cwd,
             env={**os.environ, "UZSWAP_COMMAND": command, **variables},
         )
         return done.stdout + "".join(done.stderr.splitlines()[-1:])
@@ -414,6 +415,32 @@ class Restart(unittest.TestCase):
             print(_restart.restart(), "UZSWAP_PYTHON_RESTARTED" in os.environ)
         """
         self.assertEqual(self.started(code=managed), "True False\n")
+
+    def test_what_is_in_the_command_line_starts_again_and_a_stream_does_not(self):
+        code = "import uzswap; uzswap.restart()"
+        line = ["run", "--in-place", "--", sys.executable]
+        for words in (["-c", code, "-"], [f"-c{code}"], ["-Bc", code]):
+            self.assertEqual(self.started(*words).splitlines(), line + words)
+        for words in ([], ["-"], ["-", "-c"], ["/dev/stdin"]):
+            self.assertIn("came from a stream", self.started(*words, input=code), words)
+
+    def test_a_script_that_would_not_be_found_again_says_so(self):
+        name = self.script("""
+            import os, sys, uzswap
+            if sys.argv[1:]:
+                os.chdir(sys.argv[1])
+            uzswap.restart()
+        """)
+        directory, file = os.path.split(name)
+        line = ["run", "--in-place", "--", sys.executable]
+        for words in ([file], [f"./{file}", "."], [name, "/"]):
+            shown = self.started(*words, cwd=directory)
+            self.assertEqual(shown.splitlines(), line + words)
+        for word in (file, f"./{file}"):
+            said = self.started(word, "/", cwd=directory)
+            self.assertIn(f"there is no {word} here, as the program has left the directory", said)
+        profiled = ["-m", "cProfile", file]
+        self.assertEqual(self.started(*profiled, cwd=directory).splitlines(), line + profiled)
 
     def test_a_text_starts_again(self):
         code = "import uzswap; uzswap.restart('64M'); print(uzswap.is_managed())"

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from ._command import execute, find_command, original_arguments
+from ._command import execute, find_command, original_arguments, split_interpreter
 from ._errors import Error
 from ._managed import is_managed
 
@@ -26,11 +26,9 @@ def _obstacle() -> "Optional[str]":
         )
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return "this is an interactive interpreter: start it with 'uzswap run -- python'"
-    main = sys.modules.get("__main__")
-    # A module or an archive has a specification, a script is a file.
-    is_named = getattr(main, "__spec__", None) or os.path.exists(getattr(main, "__file__", ""))
-    if not is_named and "-c" not in original_arguments():
-        return "the program came from a stream: start it with 'uzswap run -- python'"
+    obstacle = _obstacle_of_name()
+    if obstacle is not None:
+        return obstacle
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         return "this is a worker of multiprocessing: restart in the program that starts it"
@@ -39,6 +37,20 @@ def _obstacle() -> "Optional[str]":
     if threading is not None and threading.active_count() > 1:
         return "other threads run already: restart at the head of the program"
     return None
+
+
+def _obstacle_of_name() -> "Optional[str]":
+    """Why the interpreter would not find the program again by its command line."""
+    _, program = split_interpreter(original_arguments())
+    if program in ("-c", "-m") or os.path.isfile(program) or os.path.isdir(program):
+        return None
+    # Of a pipe nothing is left to be read.
+    if program == "-" or os.path.exists(program):
+        return "the program came from a stream: start it with 'uzswap run -- python'"
+    return (
+        f"there is no {program} here, as the program has left the directory where it was started: "
+        "restart at its head"
+    )
 
 
 def restart(
