@@ -442,6 +442,39 @@ class Restart(unittest.TestCase):
         profiled = ["-m", "cProfile", file]
         self.assertEqual(self.started(*profiled, cwd=directory).splitlines(), line + profiled)
 
+    def test_what_cannot_be_executed_is_said_and_leaves_no_mark(self):
+        code = """
+            import os, sys, uzswap
+            sys.executable = {executable}
+            for if_possible in (True, False):
+                try:
+                    print(uzswap.restart(if_possible=if_possible))
+                except uzswap.Error as why:
+                    print(why, "UZSWAP_PYTHON_RESTARTED" in os.environ)
+        """
+        here = self.started(code=code.format(executable="None"))
+        self.assertRegex(here, "^False\n.*sys.executable is empty.*uzswap run -- .* False\n$")
+        with tempfile.NamedTemporaryFile("w", delete=False) as file:
+            self.addCleanup(os.unlink, file.name)
+            file.write("no program")
+        os.chmod(file.name, 0o700)
+        here = self.started(code=code.format(executable="sys.executable"), command=file.name)
+        self.assertRegex(here, f"^False\n{file.name} cannot be executed: .* False\n$")
+        module = subprocess.run(
+            [sys.executable, "-m", "uzswap", "-c", "pass"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "UZSWAP_COMMAND": file.name},
+        )
+        self.assertEqual(module.returncode, 2)
+        self.assertRegex(module.stderr, f"^uzswap: {file.name} cannot be executed: .*\n$")
+
+    def test_a_closed_stream_is_not_written_to(self):
+        code = "import sys, uzswap; sys.stderr.close(); sys.stdout.{}; uzswap.restart()"
+        for last in ("flush()", "close()"):
+            text = code.format(last)
+            self.assertEqual(self.started("-c", text).splitlines()[-1:], [text], last)
+
     def test_a_text_starts_again(self):
         code = "import uzswap; uzswap.restart('64M'); print(uzswap.is_managed())"
         self.assertEqual(python("-c", code), "True\n")

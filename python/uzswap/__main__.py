@@ -2,7 +2,13 @@
 
 import sys
 
-from ._command import execute, find_command, original_arguments, split_interpreter
+from ._command import (
+    execute,
+    find_command,
+    find_interpreter,
+    original_arguments,
+    split_interpreter,
+)
 
 _USAGE = """usage: python -m uzswap [OPTIONS] SCRIPT ARGS...
        python -m uzswap [OPTIONS] -m MODULE ARGS...
@@ -43,7 +49,8 @@ def main() -> int:
         print(f"uzswap: what to run? a script, -m MODULE or -c CODE\n{_USAGE}", file=sys.stderr)
         return 2
     try:
-        command = find_command()
+        command, interpreter = find_command(), find_interpreter()
+        execute([command, "run", *options, "--", interpreter, *interpreter_options(), *program])
     except Exception as why:
         from ._errors import Error
 
@@ -51,7 +58,6 @@ def main() -> int:
             raise
         print(f"uzswap: {why}", file=sys.stderr)
         return 2
-    execute([command, "run", *options, "--", sys.executable, *interpreter_options(), *program])
 
 
 if __name__ == "__main__":

@@ -94,9 +94,27 @@ def split_interpreter(words: "Sequence[str]") -> "tuple[list[str], str]":
     return list(words[1:at]), words[at] if at < len(words) else "-"
 
 
+def find_interpreter() -> str:
+    """The path of this interpreter."""
+    if sys.executable:
+        return sys.executable
+    from ._errors import Error
+
+    raise Error(
+        "Python does not know its own path (sys.executable is empty): "
+        "start it with 'uzswap run -- PYTHON', by a path"
+    )
+
+
 def execute(command: "Sequence[str]") -> "NoReturn":
     """Becomes another program."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
+        # Nothing waits in one that is closed.
+        if stream is not None and not getattr(stream, "closed", False):
             stream.flush()
-    os.execv(command[0], list(command))
+    try:
+        os.execv(command[0], list(command))
+    except OSError as why:
+        from ._errors import Error
+
+        raise Error(f"{command[0]} cannot be executed: {why.strerror}") from why

@@ -3,7 +3,13 @@
 import os
 import sys
 
-from ._command import execute, find_command, original_arguments, split_interpreter
+from ._command import (
+    execute,
+    find_command,
+    find_interpreter,
+    original_arguments,
+    split_interpreter,
+)
 from ._errors import Error
 from ._managed import is_managed
 
@@ -70,19 +76,20 @@ def restart(
         if if_possible:
             return False
         raise Error("uzswap did not take this process over (see 'uzswap doctor')")
-    try:
-        command = find_command()
-        obstacle = _obstacle()
-        if obstacle is not None:
-            raise Error(obstacle)
-    except Error:
-        if if_possible:
-            return False
-        raise
-    line = [command, "run", "--in-place"]
+    line = ["run", "--in-place"]
     if memory is not None:
         line += ["--memory", str(memory)]
     if if_possible:
         line.append("--if-possible")
-    os.environ[_RESTARTED] = str(os.getpid())
-    execute([*line, *options, "--", sys.executable, *original_arguments()[1:]])
+    try:
+        command, interpreter = find_command(), find_interpreter()
+        obstacle = _obstacle()
+        if obstacle is not None:
+            raise Error(obstacle)
+        os.environ[_RESTARTED] = str(os.getpid())
+        execute([command, *line, *options, "--", interpreter, *original_arguments()[1:]])
+    except Error:
+        os.environ.pop(_RESTARTED, None)
+        if if_possible:
+            return False
+        raise
