@@ -11,6 +11,7 @@ import threading
 import unittest
 
 import uzswap
+from uzswap._cache import _bytes
 
 AREAS, PAGE = 31, 4096
 
@@ -34,6 +35,40 @@ def in_child(work):
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+class SizeTest(unittest.TestCase):
+    def test_sizes_are_those_of_the_command(self):
+        for size, number in [
+            (0, 0),
+            (2**64 - 1, 2**64 - 1),
+            ("4096", 4096),
+            ("17b", 17),
+            ("1k", 1024),
+            ("64M", 64 << 20),
+            ("64 MiB", 64 << 20),
+            ("64MB", 64_000_000),
+            ("1kB", 1000),
+            (" 1.5 gib ", 3 << 29),
+            (".5G", 1 << 29),
+            ("2.T", 2 << 40),
+            ("1P", 1 << 50),
+            ("0.001kb", 1),
+            ("9007199254740993", 2**53 + 1),
+            ("18446744073709551615", 2**64 - 1),
+        ]:
+            self.assertEqual(_bytes(size), number, size)
+
+    def test_what_is_no_size_is_refused(self):
+        for size in ["", " ", ".", "M", "ib", "4ib", "-1", "+1", "1e9", "1.2.3", "50%", "\u0661G"]:
+            with self.assertRaisesRegex(ValueError, "is no size: give bytes"):
+                _bytes(size)
+        # Their lowest bits would be 1 GiB.
+        for size in [-1, 2**64, 2**64 + (1 << 30), "18446744073709551616", "17179869185G"]:
+            with self.assertRaisesRegex(ValueError, "is no size: it must be from 0"):
+                _bytes(size)
+        with self.assertRaises(TypeError):
+            _bytes(1.5)
 
 
 class CacheTest(unittest.TestCase):

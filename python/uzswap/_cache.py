@@ -4,6 +4,7 @@ No thread and no signal is in it, and no uzswap need run: it is for programs tha
 """
 
 import ctypes
+import operator
 import os
 import re
 import threading
@@ -17,7 +18,8 @@ from ._errors import Error
 
 PathLike = Union[str, "os.PathLike[str]"]
 
-_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+# Powers of 1024; of 1000 where a B alone follows (MB).
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 
 class Full(Error):
@@ -74,14 +76,21 @@ class CacheStats:
 
 def _bytes(size: Union[int, str]) -> int:
     """A size: bytes, or as the command takes it ("64M", "1.5 GiB")."""
-    if isinstance(size, int):
-        if not 0 <= size < 1 << 64:
-            raise ValueError(f"{size} bytes are no size")
-        return size
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", size, re.IGNORECASE)
-    if found is None:
-        raise ValueError(f'{size!r} is no size: give bytes, or "64M"')
-    return int(float(found.group(1)) * (1 << _UNITS[found.group(2).lower()]))
+    if isinstance(size, str):
+        form = r"\s*(\d*)\.?(\d*)\s*(?:([kmgtp])(i?b)?|b?)\s*"
+        found = re.fullmatch(form, size, re.IGNORECASE | re.ASCII)
+        whole, part, unit, rest = found.groups("") if found else ("", "", "", "")
+        if not whole and not part:
+            raise ValueError(f'{size!r} is no size: give bytes, or "64M"')
+        factor: int = (1000 if rest.lower() == "b" else 1024) ** _POWERS[unit.lower()]
+        # Exact, as the command's are.
+        number = int(whole + part or "0") * factor // 10 ** len(part)
+    else:
+        number = operator.index(size)
+    # ctypes would take the lowest bits of others.
+    if not 0 <= number < 1 << 64:
+        raise ValueError(f"{size!r} is no size: it must be from 0 to 2**64 - 1 bytes")
+    return number
 
 
 class _Handle:
