@@ -5,14 +5,16 @@ import ctypes
 import mmap
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import unittest
 
 import uzswap
-from uzswap import _advice
+from uzswap import _advice, _control
 from uzswap.__main__ import _SWITCHES, split
 from uzswap._command import find_command, split_interpreter
 
@@ -185,6 +187,31 @@ class Unmanaged(unittest.TestCase):
             uzswap.set_memory("1G")
         with self.assertRaisesRegex(uzswap.NotManaged, "does not run under uzswap"):
             uzswap.reclaim()
+
+    def test_a_run_that_does_not_answer_is_an_error_of_the_package(self):
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as run:
+            path = os.path.join(directory, "1.sock")
+            ask = lambda: _control._ask(path, {"do": "list"}, 0.05)
+            for _ in range(2):
+                # Nobody is there, then nobody listens.
+                self.assertRaisesRegex(uzswap.Error, "the run does not answer: ", ask)
+                if not os.path.exists(path):
+                    run.bind(path)
+            run.listen()
+            self.assertRaisesRegex(uzswap.Error, "the run does not answer: timed out", ask)
+
+            def answer():
+                with run.accept()[0] as line:
+                    line.recv(100)
+                    line.sendall(b"no JSON\n")
+
+            other = threading.Thread(target=answer)
+            # The connection of before, which nobody has taken, is the first.
+            run.accept()[0].close()
+            other.start()
+            ask = lambda: _control._ask(path, {"do": "list"}, 60)
+            self.assertRaisesRegex(uzswap.Error, "the run does not answer: ", ask)
+            other.join()
 
     def test_advice_about_whole_pages_of_any_buffer(self):
         data = bytearray(1 << 20)

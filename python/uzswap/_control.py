@@ -116,7 +116,7 @@ def _sockets() -> Iterator[str]:
                 yield os.path.join(directory, name)
 
 
-def _ask(path: str, request: Dict[str, Any], seconds: float) -> Any:
+def _exchange(path: str, request: Dict[str, Any], seconds: float) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(seconds)
         line.connect(path)
@@ -127,7 +127,15 @@ def _ask(path: str, request: Dict[str, Any], seconds: float) -> Any:
             if not piece or len(reply) > _REPLY_BYTES:
                 raise Error("the run broke off its answer")
             reply += piece
-    answer = json.loads(reply)
+    return reply
+
+
+def _ask(path: str, request: Dict[str, Any], seconds: float) -> Any:
+    try:
+        answer = json.loads(_exchange(path, request, seconds))
+    except (OSError, ValueError) as why:
+        # It has ended, or was stopped.
+        raise Error(f"the run does not answer: {why}") from why
     if "error" in answer:
         raise Error(answer["error"])
     return answer["ok"]
@@ -147,7 +155,7 @@ def _find_run() -> Tuple[str, Dict[str, Any]]:
     for path in dict.fromkeys(filter(None, [_known, *_sockets()])):
         try:
             run = _ask(path, {"do": "list"}, _LIST_SECONDS)
-        except (OSError, ValueError, Error):
+        except Error:
             continue
         if any(p["pid"] == os.getpid() for p in run["processes"]):
             _known = path
@@ -223,7 +231,7 @@ class idle(contextlib.ContextDecorator):
     def __enter__(self) -> "idle":
         if is_managed():
             # A run that does not answer is no reason not to wait.
-            with contextlib.suppress(Error, OSError):
+            with contextlib.suppress(Error):
                 reclaim()
         return self
 
