@@ -28,12 +28,24 @@ const NEW_SUFFIX: &str = ".new";
 /// XDG_RUNTIME_DIR: a command that has no such variable (by cron, by ssh) finds the runs of a
 /// session there.
 fn candidates(env: Env, user: u32) -> Vec<PathBuf> {
-    let session = PathBuf::from(format!("/run/user/{user}"));
+    let session = session(user);
     let given = env("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute());
     let mut all: Vec<PathBuf> =
         given.into_iter().chain([session]).map(|d| d.join("uzswap")).collect();
     all.push(format!("/tmp/uzswap-{user}").into());
     all.dedup();
+    all
+}
+
+/// The directory of the user's session.
+fn session(user: u32) -> PathBuf {
+    format!("/run/user/{user}").into()
+}
+
+/// Those of the directories in which something may be made. The session's is not made by us, though
+/// root could: once a session begins systemd mounts its own over it, and nobody sees what is below.
+fn usable(mut all: Vec<PathBuf>, session: &Path) -> Vec<PathBuf> {
+    all.retain(|d| !d.starts_with(session) || session.is_dir());
     all
 }
 
@@ -55,7 +67,7 @@ pub fn open(env: Env) -> Result<PathBuf, String> {
 fn in_first<T>(env: Env, f: impl Fn(Private) -> Result<T, Fault>) -> Result<T, Fault> {
     let user = os::identity().user;
     let mut all = Fault { text: String::new(), is_foreign: false };
-    for path in candidates(env, user) {
+    for path in usable(candidates(env, user), &session(user)) {
         match Private::make(&path, user, Closed::ToAll).and_then(&f) {
             Ok(made) => return Ok(made),
             Err(fault) => {
@@ -183,6 +195,17 @@ mod tests {
         assert_eq!(candidates(&relative, 7).len(), 2);
         let session = |_: &str| Some(OsString::from("/run/user/7"));
         assert_eq!(candidates(&session, 7).len(), 2);
+    }
+
+    #[test]
+    fn the_directory_of_a_session_is_not_made() {
+        let s = Scratch::new();
+        let [session, other] = [s.0.join("session"), s.0.join("other")].map(|d| d.join("uzswap"));
+        let all = || vec![session.clone(), other.clone()];
+        let above = session.parent().unwrap();
+        assert_eq!(usable(all(), above), [other.as_path()]);
+        fs::create_dir(above).unwrap();
+        assert_eq!(usable(all(), above), all());
     }
 
     #[test]
