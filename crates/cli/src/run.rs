@@ -264,6 +264,18 @@ fn environment(
         ours.push(":");
     }
     ours.push(library);
+    preload(&mut variables, ours);
+    variables
+}
+
+/// Has the loader load `ours` before what it would load.
+fn preload(variables: &mut Vec<(OsString, OsString)>, ours: OsString) {
+    // Of several the loader takes the last. The library hides its entry in each, so the others go.
+    let mut left = variables.iter().filter(|(name, _)| name == LD_PRELOAD).count();
+    variables.retain(|(name, _)| {
+        left -= usize::from(name == LD_PRELOAD);
+        name != LD_PRELOAD || left == 0
+    });
     // The variable keeps its place if it is there: some programs show their environment in order.
     match variables.iter_mut().find(|(name, _)| name == LD_PRELOAD) {
         None => variables.push((LD_PRELOAD.into(), ours)),
@@ -276,7 +288,6 @@ fn environment(
             *list = longer;
         }
     }
-    variables
 }
 
 /// Whether the program can be managed, here.
@@ -380,5 +391,29 @@ fn refused(shown: &str, e: &std::io::Error) -> Failure {
         Some(libc::ENOENT) => Failure::not_found(message),
         Some(libc::E2BIG) => Failure::not_executable(format!("{shown}: too many arguments")),
         _ => Failure::not_executable(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_in_the_list_that_the_loader_takes() {
+        let given = |text: &str| -> Vec<(OsString, OsString)> {
+            let variables = text.split_whitespace().filter_map(|v| v.split_once('='));
+            variables.map(|(name, value)| (name.into(), value.into())).collect()
+        };
+        for (before, after) in [
+            ("A=1", "A=1 LD_PRELOAD=/our.so"),
+            ("A=1 LD_PRELOAD= B=2", "A=1 LD_PRELOAD=/our.so B=2"),
+            ("LD_PRELOAD=/a.so:/b.so B=2", "LD_PRELOAD=/our.so:/a.so:/b.so B=2"),
+            ("LD_PRELOAD=/a.so A=1 LD_PRELOAD=/b.so B=2", "A=1 LD_PRELOAD=/our.so:/b.so B=2"),
+            ("LD_PRELOADS=/a.so", "LD_PRELOADS=/a.so LD_PRELOAD=/our.so"),
+        ] {
+            let mut variables = given(before);
+            preload(&mut variables, "/our.so".into());
+            assert_eq!(variables, given(after), "{before}");
+        }
     }
 }
