@@ -89,6 +89,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         started: Instant::now(),
         started_at: SystemTime::now(),
     };
+    settings.empty_files();
     if settings.in_place {
         return become_program(
             Company { settings, block, arguments: &arguments, watched },

@@ -148,6 +148,13 @@ impl RunSettings {
         })
     }
 
+    /// Empties the files that were opened, once nothing keeps the program from starting.
+    pub fn empty_files(&self) {
+        let files = [self.stats.as_ref().map(|s| &s.file), self.trace.as_ref().map(|t| &t.file)];
+        // Of a pipe or a device there is nothing to empty.
+        files.into_iter().flatten().for_each(|file| _ = file.set_len(0));
+    }
+
     /// The settings for the runtime, as plain bytes.
     pub fn for_runtime(&self) -> Result<Settings, Failure> {
         let mut plain = Settings {
@@ -557,10 +564,10 @@ fn trace(raw: &RawOptions, env: Env) -> Result<Option<TraceFile>, Failure> {
     create(&given).map(|(path, file)| Some(TraceFile { path, file }))
 }
 
-/// Makes a file, empty, or says why not.
+/// Makes a file, or says why not. What is in one that is there stays for now.
 fn create(given: &Given<OsString>) -> Result<(PathBuf, File), Failure> {
     let path = PathBuf::from(&given.value);
-    match File::create(&path) {
+    match File::options().write(true).create(true).truncate(false).open(&path) {
         Ok(file) => Ok((path, file)),
         Err(e) => {
             Err(Failure::usage(format!("{}: {}: {}", given.origin, path.display(), file_fault(&e))))
@@ -621,6 +628,28 @@ mod tests {
             error.contains("--x") && error.contains("gzip") && error.contains("lzo-rle"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_run_that_is_refused_leaves_the_results_of_the_last_one() {
+        let stats = std::env::temp_dir().join(format!("uzswap-settings-{}", std::process::id()));
+        std::fs::write(&stats, "results").unwrap();
+        let resolve = |trace: &str| {
+            let env = |name: &str| match name {
+                "UZSWAP_STATS" => Some(stats.clone().into()),
+                "UZSWAP_TRACE" => Some(OsString::from(trace)),
+                "UZSWAP_STORE" | "UZSWAP_CACHE" => Some("none".into()),
+                _ => None,
+            };
+            RunSettings::resolve(&RawOptions::default(), &env)
+        };
+        let why = resolve("/no/where/trace").unwrap_err().message;
+        assert!(why.contains("/no/where/trace: its directory does not exist"), "{why}");
+        let settings = resolve("/dev/null").unwrap();
+        assert_eq!(std::fs::read(&stats).unwrap(), b"results");
+        settings.empty_files();
+        assert_eq!(std::fs::read(&stats).unwrap(), b"");
+        std::fs::remove_file(&stats).unwrap();
     }
 
     #[test]
