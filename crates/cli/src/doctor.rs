@@ -444,20 +444,20 @@ fn store(given: Option<options::Given<OsString>>, env: &dyn Fn(&str) -> Option<O
     };
     let shown = directory.display();
     match place::try_store(&directory) {
-        Ok(place) => {
+        Ok(file_system) => {
             let found = format!(
                 "{shown} on {}, {} free, O_DIRECT {}",
-                place.file_system.name(),
-                human(place.file_system.free_bytes),
-                if place.direct_io {
+                file_system.name(),
+                human(file_system.free_bytes),
+                if place::takes_direct_io(&directory) {
                     "works"
                 } else {
                     "is refused: writes pass through the page cache"
                 }
             );
-            if place.file_system.is_memory() {
+            if file_system.is_memory() {
                 note(NAME, found, "this is memory: name a directory on a disk")
-            } else if place.file_system.free_bytes < 1 << 30 {
+            } else if file_system.free_bytes < 1 << 30 {
                 note(NAME, found, "free space, or name another directory with --store")
             } else {
                 good(NAME, found)

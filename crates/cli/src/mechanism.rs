@@ -9,6 +9,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::LazyLock;
 
 use uzswap::control::Mechanism;
 use uzswap::sys::userfaultfd::{self as uffd, Userfaultfd};
@@ -127,10 +128,13 @@ fn explain_userfaultfd(error: &io::Error, is_filtered: bool) -> Refusal {
     }
 }
 
-/// Whether a seccomp filter is installed for us.
+/// Whether a seccomp filter is installed for us: asked once, as we install none.
 pub fn is_filtered() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == "2"))
+    static IS_FILTERED: LazyLock<bool> = LazyLock::new(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        status.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == "2"))
+    });
+    *IS_FILTERED
 }
 
 /// Writes and reads a PROT_NONE page through /proc/self/mem, as the protection mechanism does.

@@ -2,7 +2,7 @@
 //! preload library is.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -17,31 +17,30 @@ pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 // ---------------------------------------------------------------- the store
 
-/// The fitness of a directory for the backing store.
-#[derive(Clone, Copy, Debug)]
-pub struct StorePlace {
-    pub file_system: FileSystem,
-    /// Writes can bypass the page cache, which would count against the memory limit.
-    pub direct_io: bool,
+/// Makes a file without a name.
+fn open_unnamed(directory: &Path, flags: i32) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(libc::O_TMPFILE | flags)
+        .open(directory)
+}
+
+/// Whether writes can bypass the page cache, which would count against the memory limit.
+pub fn takes_direct_io(directory: &Path) -> bool {
+    open_unnamed(directory, libc::O_DIRECT).is_ok()
 }
 
 /// Tries a directory for the backing store by doing what the store does: a file without a name, and
-/// bytes in it.
-pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
+/// bytes in it. Returns its file system.
+pub fn try_store(directory: &Path) -> io::Result<FileSystem> {
     if !fs::metadata(directory)?.is_dir() {
         return Err(ErrorKind::NotADirectory.into());
     }
     let bytes = [0xa5u8; 65536];
     os::within_file_size(bytes.len())?;
-    let open = |flags| {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(libc::O_TMPFILE | flags)
-            .open(directory)
-    };
-    let file = match open(0) {
+    let file = match open_unnamed(directory, 0) {
         // File systems without O_TMPFILE (overlay on old kernels, NFS, 9p) can make a file and
         // unlink it.
         Err(e)
@@ -60,10 +59,7 @@ pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
         other => other?,
     };
     file.write_all_at(&bytes, 0)?;
-    Ok(StorePlace {
-        file_system: FileSystem::of(directory)?,
-        direct_io: open(libc::O_DIRECT).is_ok(),
-    })
+    FileSystem::of(directory)
 }
 
 /// The store's directory when no option names one: the first on a disk that works, or why there is
@@ -74,11 +70,9 @@ pub fn default_store(env: Env) -> Result<PathBuf, String> {
     let mut faults = Vec::new();
     for directory in candidates.into_iter().flatten().filter(|d| d.is_absolute()) {
         match try_store(&directory) {
-            Ok(place) if place.file_system.is_memory() => faults.push(format!(
-                "{} is a {} (memory)",
-                directory.display(),
-                place.file_system.name()
-            )),
+            Ok(file_system) if file_system.is_memory() => {
+                faults.push(format!("{} is a {} (memory)", directory.display(), file_system.name()))
+            }
             Ok(_) => return Ok(directory),
             Err(e) => faults.push(format!("{}: {}", directory.display(), store_fault(&e))),
         }
@@ -218,8 +212,7 @@ mod tests {
 
     #[test]
     fn a_store_directory_is_really_tried() {
-        let place = try_store(&std::env::temp_dir()).unwrap();
-        assert!(place.file_system.free_bytes > 0);
+        assert!(try_store(&std::env::temp_dir()).unwrap().free_bytes > 0);
         assert_eq!(
             try_store(Path::new("/does/not/exist")).unwrap_err().kind(),
             ErrorKind::NotFound

@@ -444,13 +444,13 @@ fn store(
         return Ok(Some(Backing::servers(exports)));
     }
     match place::try_store(&directory) {
-        Ok(place) => {
-            if place.file_system.is_memory() {
+        Ok(file_system) => {
+            if file_system.is_memory() {
                 remarks.push(format!(
                     "{}: {} is a {}: what is written there stays in memory",
                     given.origin,
                     directory.display(),
-                    place.file_system.name()
+                    file_system.name()
                 ));
             }
             Ok(Some(Backing::Directory(directory)))
