@@ -142,3 +142,34 @@ counters! {
          chroot without the library, or a static or musl one that the library could not start)",
     UnpatchedSites "unpatched_sites" Sum "system-call instructions that could not be redirected",
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_counter_has_a_name_of_its_own_and_says_what_it_counts() {
+        let mut names = std::collections::HashSet::new();
+        for (i, counter) in Counter::ALL.iter().enumerate() {
+            let (name, doc) = (counter.name(), counter.doc());
+            assert_eq!(*counter as usize, i, "{name} has the place of another");
+            assert!(names.insert(name), "two are called {name}");
+            assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
+            assert!(doc.len() > 10 && !doc.ends_with('.') && !doc.contains("  "), "{name}: {doc}");
+            // What is shown by its name alone must have the unit of its name.
+            if name.ends_with("_bytes") || name.ends_with("_ns") {
+                let unit = if name.ends_with("_ns") { "(ns)" } else { "(bytes)" };
+                assert!(doc.contains(unit), "{name}: {doc}");
+            }
+        }
+        assert_eq!(names.len(), Counter::COUNT);
+    }
+
+    #[test]
+    fn the_largest_is_kept_of_what_is_called_a_peak() {
+        for counter in Counter::ALL {
+            let is_peak = counter.name().starts_with("peak_");
+            assert_eq!(counter.fold() == Fold::Max, is_peak, "{}", counter.name());
+        }
+    }
+}

@@ -184,3 +184,94 @@ impl Default for Settings {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_run_decided_is_no_settings() {
+        assert!(Settings::new().is_valid() && Settings::default().is_valid());
+        type Change = fn(&mut Settings);
+        let valkey: Change = |s| (s.servers_len, s.servers[0].kind) = (1, Server::VALKEY);
+        let is_valid = |change: &[Change]| {
+            let mut settings = Settings::new();
+            change.iter().for_each(|change| change(&mut settings));
+            settings.is_valid()
+        };
+        let good: [&[Change]; 6] = [
+            &[|s| s.compressor_len = 128, |s| s.recompressor_len = 128],
+            &[|s| s.store_dir_len = PATH_BYTES as u32, |s| s.cache_dir_len = 1024],
+            &[|s| s.servers_len = SERVERS_MOST as u32, |s| s.copies = COPIES_MOST as u32],
+            &[|s| s.extent_bytes = 1 << 63],
+            &[valkey, |s| s.lease_ms = 1],
+            &[|s| (s.servers_len, s.servers[0].kind) = (1, Server::DEVICE)],
+        ];
+        for (i, change) in good.iter().enumerate() {
+            assert!(is_valid(change), "good {i}");
+        }
+        let wrong: [&[Change]; 16] = [
+            &[|s| s.magic = u64::from_le_bytes(*b"uzswap03")],
+            &[|s| s.compressor_len = 129],
+            &[|s| s.recompressor_len = u32::MAX],
+            &[|s| s.store_dir_len = PATH_BYTES as u32 + 1],
+            &[|s| s.cache_dir_len = 1025],
+            &[|s| s.servers_len = SERVERS_MOST as u32 + 1],
+            &[|s| (s.servers_len, s.servers[0].kind) = (1, Server::CLUSTER + 1)],
+            &[|s| (s.servers_len, s.servers[0].name_len) = (1, u32::MAX)],
+            &[|s| (s.servers_len, s.servers[0].address_len) = (1, 113)],
+            &[|s| s.copies = 0],
+            &[|s| s.copies = COPIES_MOST as u32 + 1],
+            &[|s| s.extent_bytes = 0],
+            &[|s| s.extent_bytes = EXTENT_LEAST_BYTES / 2],
+            &[|s| s.extent_bytes = EXTENT_LEAST_BYTES + 4096],
+            &[valkey],
+            &[|s| s.lease_ms = 1],
+        ];
+        for (i, change) in wrong.iter().enumerate() {
+            assert!(!is_valid(change), "wrong {i}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_as_long_as_it_says() {
+        let mut settings = Settings::new();
+        assert_eq!((settings.compressor(), settings.store_dir()), (&b""[..], &b""[..]));
+        settings.cache_dir[..3].copy_from_slice(b"/ab");
+        settings.cache_dir_len = 2;
+        assert_eq!(settings.cache_dir(), b"/a");
+        assert!(settings.servers().is_empty() && settings.device().is_none());
+        assert!(!settings.is_remote() && !settings.is_valkey());
+        (settings.servers_len, settings.servers[0]) = (1, Server::device(b"/dev/sdx").unwrap());
+        assert_eq!(settings.device().unwrap().export(), b"/dev/sdx");
+        assert!(!settings.is_remote(), "a device is of this machine");
+        settings.servers[0].kind = Server::NBD;
+        assert!(settings.is_remote() && settings.device().is_none());
+    }
+
+    /// All of it is read as bytes, which padding has none of.
+    #[test]
+    fn there_is_no_padding() {
+        let s = Settings::new();
+        let texts = s.key_prefix.len()
+            + s.compressor.len()
+            + s.recompressor.len()
+            + s.store_dir.len()
+            + s.cache_dir.len();
+        let servers = SERVERS_MOST * (4 * 4 + Server::ADDRESS_BYTES + Server::NAME_BYTES);
+        // Three words of eight bytes, fifteen of four.
+        assert_eq!(size_of::<Settings>(), 3 * 8 + 15 * 4 + texts + servers);
+    }
+
+    #[test]
+    fn choices_are_what_they_were_written_as() {
+        for choice in HugePages::ALL {
+            assert_eq!(HugePages::from_u32(choice as u32), Some(choice));
+        }
+        assert_eq!(HugePages::from_u32(3), None);
+        for mechanism in Mechanism::ALL {
+            assert_eq!(Mechanism::from_u32(mechanism as u32), Some(mechanism));
+        }
+        assert_eq!(Mechanism::from_u32(u32::MAX), None);
+    }
+}
