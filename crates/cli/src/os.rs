@@ -244,6 +244,11 @@ pub struct Received {
 }
 
 impl Received {
+    #[cfg(test)]
+    pub fn of(signal: c_int, code: c_int) -> Received {
+        Received { signal, code, value: 0 }
+    }
+
     /// The kernel sent it (for instance the terminal, on Ctrl-C), not a process.
     pub fn is_from_kernel(&self) -> bool {
         self.code == libc::SI_KERNEL

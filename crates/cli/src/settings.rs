@@ -597,6 +597,32 @@ mod tests {
     }
 
     #[test]
+    fn limits_at_their_borders() {
+        let limit = |text: &str| memory(Some(given(text)), &mut Vec::new());
+        let bytes = |text: &str| limit(text).map(|m| m.bytes).map_err(|f| f.message);
+        assert_eq!(bytes("16M"), Ok(16 << 20));
+        assert_eq!(bytes(" 512 M "), Ok(512 << 20));
+        assert_eq!(bytes("9223372036854775807"), Ok(i64::MAX as u64));
+        assert_eq!(bytes("100%"), Ok(Budget::read().unwrap().whole_bytes()));
+        for (text, word) in [
+            ("0", "'0' is 0 bytes, and the least that works is 16 MiB"),
+            ("1", "'1' is 1 bytes"),
+            ("16777215", "the least that works is 16 MiB"),
+            ("0.001%", "'0.001%' of "),
+            ("0%", "no percentage between 0 and 100: write"),
+            ("100.001%", "no percentage between 0 and 100: write"),
+            ("-5", "is negative: write"),
+            ("1e3G", "is no size: write"),
+            ("9223372036854775808", "is too large: write"),
+            ("", "'' is empty: write"),
+        ] {
+            let why = bytes(text).unwrap_err();
+            assert!(why.starts_with("--x: ") && why.contains(word), "{why}");
+            assert!(why.contains(text) && !why.contains('\n'), "{why}");
+        }
+    }
+
+    #[test]
     fn a_limit_with_a_larger_share_than_a_pool_can_have() {
         let remark = pool_remark(2 << 40, 0).unwrap();
         assert!(remark.contains("1.8 TiB (90 %)") && remark.contains("1.0 TiB"), "{remark}");

@@ -86,3 +86,42 @@ pub fn end_alike(end: End) -> u8 {
         How::Unknown => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_of_processes_go_on_and_those_of_the_terminal_do_not() {
+        let goes_on = |signal, code| is_for_program(Received::of(signal, code));
+        for signal in (1..32).chain([34, 40, 64]) {
+            assert!(goes_on(signal, libc::SI_USER), "{signal} of a process");
+            assert!(goes_on(signal, libc::SI_QUEUE), "{signal} of a process, with a value");
+        }
+        // The group has them from the kernel, too, or they are about our own access.
+        for signal in [
+            libc::SIGINT,
+            libc::SIGQUIT,
+            libc::SIGTSTP,
+            libc::SIGWINCH,
+            libc::SIGTTIN,
+            libc::SIGTTOU,
+            libc::SIGCONT,
+        ] {
+            assert!(!goes_on(signal, libc::SI_KERNEL), "{signal} of the kernel");
+        }
+        // A timer from before us, a limit on processor time.
+        for signal in [libc::SIGALRM, libc::SIGVTALRM, libc::SIGXCPU, libc::SIGTERM] {
+            assert!(goes_on(signal, libc::SI_KERNEL), "{signal} of the kernel");
+        }
+        assert_eq!(goes_on(libc::SIGHUP, libc::SI_KERNEL), os::is_session_leader());
+    }
+
+    #[test]
+    fn an_exit_code_is_passed_on() {
+        for code in [0, 1, 125, 255] {
+            assert_eq!(end_alike(End { pid: 1, how: How::Exited(code) }), code);
+        }
+        assert_eq!(end_alike(End { pid: 1, how: How::Unknown }), 0);
+    }
+}
