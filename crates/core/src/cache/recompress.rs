@@ -32,7 +32,6 @@ use core::sync::atomic::Ordering;
 use super::entry::{Location, Mark};
 use super::group::Grouper;
 use super::keys::Which;
-use super::records::NONE;
 use super::state::{self, RAW, State};
 use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
 use crate::codec::{CodecId, CodecSpec, Scratch};
@@ -55,8 +54,11 @@ const REST_MOST: u64 = 1 << 20;
 const SPILLS: u64 = 8;
 /// Objects that may be young in any case.
 const YOUNG_LEAST: u32 = 64;
-/// Entries passed over at most while looking for one that is due.
+/// Entries passed over at most in one look for one that is due, under one hold of the lock.
 pub const MAX_PASSED: u32 = 64;
+/// The part of the young that one call spares at most, but for a few: an entry that is asked for
+/// between eight calls is not taken for idle.
+const SPARED_PART: u32 = 8;
 /// The least average saving of an object, or of a page of a group: the time for less is better
 /// spent on the program's faults.
 const SAVED_LEAST_BYTES: u64 = 256;
@@ -243,6 +245,14 @@ struct Job {
     len: usize,
 }
 
+/// The outcome of one look for entries that are due.
+pub enum Due<J> {
+    Now(J),
+    /// None among those that one look passes at most. Others may be behind them.
+    Perhaps,
+    Nothing,
+}
+
 impl<S: Store> SwapCache<S> {
     /// Compresses some `pages` idle entries of the pool again, one by one as long as such are due,
     /// then in groups, and packs the pool after that. Says how many pages were dealt with; fewer
@@ -254,24 +264,30 @@ impl<S: Store> SwapCache<S> {
         let for_all = self.is_dense().then_some(codec);
         let pages = if for_all.is_some() { pages.min(self.may_convert()) } else { pages };
         let Some(mut packer) = self.packer.try_lock() else { return 0 };
-        let mut done = 0;
+        let (mut done, mut spared) = (0, 0);
         while done < pages {
-            let Some(job) = self.state.lock().begin_packing(packer.object.as_mut_slice(), for_all)
-            else {
-                break;
-            };
-            self.pack(&job, codec, &mut packer);
-            done += 1;
+            let object = packer.object.as_mut_slice();
+            let due = self.state.lock().begin_packing(object, for_all, &mut spared);
+            match due {
+                Due::Now(job) => {
+                    self.pack(&job, codec, &mut packer);
+                    done += 1;
+                }
+                Due::Perhaps => {}
+                Due::Nothing => break,
+            }
         }
         self.choice.learn_converted(done);
         while done < pages {
             let Packer { scratch, grouper, .. } = &mut *packer;
             match self.group_oldest(codec, grouper, scratch) {
-                0 => break,
-                grouped => {
+                Due::Now(grouped) => {
                     packer.has_holes = true;
                     done += grouped;
                 }
+                // Entries that were passed are not old any more, so this ends.
+                Due::Perhaps => {}
+                Due::Nothing => break,
             }
         }
         // Sixteen small objects have become a few large ones: without packing the frames would
@@ -391,22 +407,30 @@ impl<S: Store> State<S> {
     }
 
     /// The oldest young entry if it is due, with a copy of its object. An object that is not by the
-    /// codec `for_all` is due however young it is.
-    fn begin_packing(&mut self, object: &mut [u8], for_all: Option<CodecSpec>) -> Option<Job> {
+    /// codec `for_all` is due however young it is. `spared` counts entries that were asked for,
+    /// from look to look of one call: after many of them nothing counts as due.
+    fn begin_packing(
+        &mut self,
+        object: &mut [u8],
+        for_all: Option<CodecSpec>,
+        spared: &mut u32,
+    ) -> Due<Job> {
         for _ in 0..MAX_PASSED {
             let is_idle =
                 self.idleness.is_due(self.young.len, self.old.len + self.cold.len, self.traffic());
             let id = self.young.last;
-            if id == NONE || !is_idle && for_all.is_none() {
-                return None;
+            let most = (self.young.len / SPARED_PART).max(MAX_PASSED).min(self.young.len);
+            if *spared >= most || !is_idle && for_all.is_none() {
+                return Due::Nothing;
             }
             let e = *self.entries.get(id);
             let is_as_all = for_all.is_some_and(|codec| e.codec != RAW && codec.writes(e.codec));
             if !is_idle && is_as_all {
-                return None;
+                return Due::Nothing;
             }
             if e.is(Mark::Referenced) {
                 self.spare(id);
+                *spared += 1;
                 continue;
             }
             let len = usize::from(e.len);
@@ -417,9 +441,9 @@ impl<S: Store> State<S> {
             let Location::Pool(raw) = e.location() else {
                 unreachable!("whole, in a list of the pool")
             };
-            return Some(self.begin_job(id, raw, object));
+            return Due::Now(self.begin_job(id, raw, object));
         }
-        None
+        Due::Perhaps
     }
 
     fn begin_job(&mut self, id: u32, raw: u64, object: &mut [u8]) -> Job {
@@ -531,11 +555,38 @@ mod tests {
     }
 
     #[test]
+    fn idle_pages_are_found_behind_many_that_were_asked_for() {
+        const PAGES: usize = 2048;
+        const ASKED_FOR: usize = 3 * MAX_PASSED as usize;
+        let cache = recompressing(false);
+        let store = |n: usize| cache.swap_out(&page(n as u64)).unwrap();
+        let entries: Vec<_> = (0..PAGES).map(store).collect();
+        let ask_for = |n: usize| assert_eq!(loaded(&cache, entries[n]), page(n as u64));
+        let marked = |which: &[crate::cache::SwapEntry], mark| {
+            let s = cache.state.lock();
+            which.iter().filter(|e| s.entries.get(e.offset()).is(mark)).count()
+        };
+        (0..ASKED_FOR).for_each(ask_for);
+        assert_eq!(cache.recompress(20), 20);
+        let (first, rest) = entries.split_at(ASKED_FOR);
+        assert_eq!((marked(first, Mark::Old), marked(rest, Mark::Old)), (0, 20));
+        // Where all were asked for, none is idle: a call spares a part of them, and no more.
+        (0..PAGES).for_each(ask_for);
+        assert_eq!(cache.recompress(usize::MAX), 0);
+        assert_eq!(marked(&entries, Mark::Old), 20);
+        assert_eq!(PAGES - marked(&entries, Mark::Referenced), (PAGES - 20) / 8);
+        cache.check();
+    }
+
+    #[test]
     fn an_object_that_changes_hands_meanwhile_is_left_alone() {
         let cache = recompressing(false);
         let entries: Vec<_> = (0..200u64).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
         let mut object = [0u8; PAGE_SIZE];
-        let mut begin = || cache.state.lock().begin_packing(&mut object, None).unwrap();
+        let mut begin = || match cache.state.lock().begin_packing(&mut object, None, &mut 0) {
+            Due::Now(job) => job,
+            _ => panic!("the oldest is due"),
+        };
         let end = |job: &Job| cache.state.lock().end_packing(job, Some((0, &[1, 2, 3])));
         // Freed, and the entry used again: the same id and perhaps the same handle.
         let job = begin();

@@ -9,7 +9,7 @@
 use super::{GROUP_PAGES, MAX_FORM_BYTES, Spot};
 use crate::cache::choice::with_entropy_coding;
 use crate::cache::entry::{Location, Mark, Member};
-use crate::cache::recompress::{MAX_PASSED, SHORT_BYTES};
+use crate::cache::recompress::{Due, MAX_PASSED, SHORT_BYTES};
 use crate::cache::records::NONE;
 use crate::cache::state::{self, State};
 use crate::cache::{Page, SwapCache};
@@ -91,18 +91,21 @@ fn worth(cost: usize) -> usize {
 }
 
 impl<S: Store> SwapCache<S> {
-    /// Makes one group of the oldest of the old, if they are due. Says how many pages were dealt
-    /// with.
+    /// Makes one group of the oldest of the old, if they are due; of how many pages.
     pub(in crate::cache) fn group_oldest(
         &self,
         codec: CodecSpec,
         grouper: &mut Grouper,
         scratch: &mut Scratch,
-    ) -> usize {
-        let batch = self.state.lock().begin_group(grouper);
-        let Some(mut batch) = batch else {
-            grouper.rest();
-            return 0;
+    ) -> Due<usize> {
+        let due = self.state.lock().begin_group(grouper);
+        let mut batch = match due {
+            Due::Now(batch) => batch,
+            Due::Perhaps => return Due::Perhaps,
+            Due::Nothing => {
+                grouper.rest();
+                return Due::Nothing;
+            }
         };
         let Grouper { scratch: group_scratch, bytes, pages, .. } = grouper;
         let (pages, bytes) =
@@ -123,17 +126,17 @@ impl<S: Store> SwapCache<S> {
             self.codecs.compress_as(with_entropy_coding(codec), group_scratch, pages, out).ok();
         let form = form.map(|c| (c.codec, &out[..c.len]));
         self.state.lock().end_group(&mut batch, form);
-        batch.len
+        Due::Now(batch.len)
     }
 }
 
 impl<S: Store> State<S> {
     /// The oldest of the old if they are due, with copies of their objects.
-    fn begin_group(&mut self, grouper: &mut Grouper) -> Option<Batch> {
+    fn begin_group(&mut self, grouper: &mut Grouper) -> Due<Batch> {
         let margin = if grouper.is_in_use { 0 } else { WORTH_BEGINNING };
         if !self.coldness.is_due(self.old.len.saturating_sub(margin), self.cold.len, self.traffic())
         {
-            return None;
+            return Due::Nothing;
         }
         grouper.is_in_use = true;
         let bytes = grouper.bytes.as_mut_slice();
@@ -171,10 +174,10 @@ impl<S: Store> State<S> {
             id = e.prev;
         }
         if batch.len < GROUP_PAGES_LEAST {
-            return None;
+            return if passed == MAX_PASSED { Due::Perhaps } else { Due::Nothing };
         }
         batch.jobs().for_each(|job| self.entries.get_mut(job.id).mark(Mark::Packing, true));
-        Some(batch)
+        Due::Now(batch)
     }
 
     /// The entries of `batch` that are still there and idle become a group of the form `form`, if
@@ -241,7 +244,9 @@ mod tests {
         let cache = recompressing(false);
         let entries: Vec<_> = (0..1024).map(|n| cache.swap_out(&kin(n)).unwrap()).collect();
         assert_eq!(cache.recompress(500), 500);
-        let batch = cache.state.lock().begin_group(&mut Grouper::new().unwrap()).unwrap();
+        let Due::Now(batch) = cache.state.lock().begin_group(&mut Grouper::new().unwrap()) else {
+            panic!("the oldest are due")
+        };
         assert_eq!(batch.len, GROUP_PAGES);
         (cache, entries, batch)
     }
@@ -251,6 +256,18 @@ mod tests {
         cache.state.lock().end_group(&mut batch, Some((0, &[1, 2, 3])));
         cache.check();
         cache.counters().grouped_pages
+    }
+
+    #[test]
+    fn old_pages_are_found_behind_many_that_were_asked_for() {
+        let cache = recompressing(false);
+        let entries: Vec<_> = (0..1024).map(|n| cache.swap_out(&kin(n)).unwrap()).collect();
+        assert_eq!(cache.recompress(500), 500);
+        let asked_for = 2 * MAX_PASSED as usize;
+        (0..asked_for).for_each(|n| assert!(loaded(&cache, entries[n]) == kin(n as u64)));
+        cache.recompress(usize::MAX);
+        cache.check();
+        assert!(cache.counters().grouped_pages >= 4 * GROUP_PAGES as u64);
     }
 
     #[test]
