@@ -7,7 +7,7 @@
 //! while much is compressed.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,13 +36,26 @@ const RESTS_AFTER: u32 = 25;
 const NEARLY_FULL_PERCENT: u64 = 90;
 /// The part of its memory, of 100, below which a disk must have fallen before that is said again.
 const SAID_AGAIN_PERCENT: u64 = 80;
-/// No limit to writing back.
-const NO_LIMIT: u64 = u64::MAX;
+
+/// The limit of writing back.
+struct Limit {
+    /// Pages that may still be written back, without those that somebody is about to write.
+    left: Option<u64>,
+    /// How often it was set.
+    settings: u64,
+}
+
+/// Pages that one writer may write back: nobody else can spend them meanwhile.
+struct Grant {
+    pages: u64,
+    /// The setting of the limit that they are of.
+    setting: u64,
+}
 
 /// The settings and flags that the keeper and the orders share.
 pub struct Upkeep {
-    /// Pages that orders, and idleness, may still write back.
-    write_back_limit: AtomicU64,
+    /// For orders and idleness together.
+    write_back_limit: Mutex<Limit>,
     /// Seconds after which a page is idle; 0: never.
     idle_after: AtomicU64,
     is_stopped: Mutex<bool>,
@@ -55,7 +68,7 @@ pub struct Upkeep {
 impl Upkeep {
     pub fn new(write_back_limit: Option<u64>, idle_after_seconds: u64) -> Upkeep {
         Upkeep {
-            write_back_limit: AtomicU64::new(write_back_limit.unwrap_or(NO_LIMIT)),
+            write_back_limit: Mutex::new(Limit { left: write_back_limit, settings: 0 }),
             idle_after: AtomicU64::new(idle_after_seconds),
             is_stopped: Mutex::new(false),
             stops: Condvar::new(),
@@ -64,8 +77,14 @@ impl Upkeep {
         }
     }
 
+    fn limit(&self) -> MutexGuard<'_, Limit> {
+        self.write_back_limit.lock().expect("a panic ends the process")
+    }
+
+    /// Sets the limit from now on: pages that somebody is about to write are of the limit before.
     pub fn set_write_back_limit(&self, pages: Option<u64>) {
-        self.write_back_limit.store(pages.unwrap_or(NO_LIMIT), Ordering::Relaxed);
+        let mut limit = self.limit();
+        *limit = Limit { left: pages, settings: limit.settings + 1 };
     }
 
     pub fn set_idle_after(&self, seconds: u64) {
@@ -75,25 +94,44 @@ impl Upkeep {
     /// Lines for `stats`.
     pub fn stats(&self) -> String {
         let idle_after = self.idle_after.load(Ordering::Relaxed);
-        let limit = match self.write_back_limit.load(Ordering::Relaxed) {
-            NO_LIMIT => String::new(),
-            pages => format!("writeback_limit {pages}\n"),
-        };
+        let left = self.limit().left;
+        let limit = left.map_or(String::new(), |pages| format!("writeback_limit {pages}\n"));
         let store_errno = self.store_errno.load(Ordering::Relaxed);
         format!("idle_after {idle_after}\n{limit}store_errno {store_errno}\n")
     }
 
     /// Writes pages back, as many as the limit leaves; says how many.
     pub fn write_back(&self, disk: &Disk, which: Which, max_pages: u64) -> u64 {
-        let allowed = self.write_back_limit.load(Ordering::Relaxed);
-        let most = usize::try_from(max_pages.min(allowed)).unwrap_or(usize::MAX);
-        let pages = disk.cache().write_back_which(which, most) as u64;
-        if allowed != NO_LIMIT {
-            let spend = |left: u64| (left != NO_LIMIT).then(|| left.saturating_sub(pages));
-            let limit = &self.write_back_limit;
-            let _ = limit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
+        let mut written = 0;
+        loop {
+            let grant = self.grant(max_pages - written);
+            let most = usize::try_from(grant.pages).unwrap_or(usize::MAX);
+            let pages = disk.cache().write_back_which(which, most) as u64;
+            self.give_back(&grant, pages);
+            written += pages;
+            // After all that was granted there may be more by now: another writer has needed less
+            // than it was granted.
+            if pages == 0 || pages < grant.pages || written >= max_pages {
+                return written;
+            }
         }
-        pages
+    }
+
+    /// Spends up to `most` pages of the limit before they are written.
+    fn grant(&self, most: u64) -> Grant {
+        let mut limit = self.limit();
+        let pages = limit.left.map_or(most, |left| left.min(most));
+        limit.left = limit.left.map(|left| left - pages);
+        Grant { pages, setting: limit.settings }
+    }
+
+    /// Ends a grant of which `written` pages were needed. A limit that was set since does not get
+    /// the rest.
+    fn give_back(&self, grant: &Grant, written: u64) {
+        let mut limit = self.limit();
+        if limit.settings == grant.setting {
+            limit.left = limit.left.map(|left| left + grant.pages.saturating_sub(written));
+        }
     }
 
     /// Ends the keeper.
@@ -325,6 +363,47 @@ mod tests {
             let at_once = disk.cache().counters().written_back_pages;
             assert_eq!(at_once, if disk.has_store() { PAGES } else { 0 });
         }
+    }
+
+    #[test]
+    fn writers_side_by_side_spend_the_limit_once() {
+        const PAGES: u64 = 2048;
+        const LIMIT: u64 = PAGES / 2;
+        let mut config = config(PAGES * PAGE_BYTES, 16 << 20);
+        config.store = Some(std::env::temp_dir());
+        let disk = Disk::new(&config).unwrap();
+        (0..PAGES).for_each(|n| disk.write(n * PAGE_BYTES, &page(n)).unwrap());
+        let upkeep = Upkeep::new(Some(LIMIT), 0);
+        let both = std::sync::Barrier::new(2);
+        let write = || {
+            both.wait();
+            upkeep.write_back(&disk, Which::default(), LIMIT)
+        };
+        let written: u64 = thread::scope(|scope| {
+            [scope.spawn(write), scope.spawn(write)]
+                .map(|writer| writer.join().unwrap())
+                .iter()
+                .sum()
+        });
+        assert_eq!((written, disk.cache().counters().written_back_pages), (LIMIT, LIMIT));
+        assert!(upkeep.stats().contains("\nwriteback_limit 0\n"));
+    }
+
+    #[test]
+    fn what_a_writer_does_not_need_of_the_limit_is_for_others_unless_it_was_set_since() {
+        let upkeep = Upkeep::new(Some(100), 0);
+        let [first, second] = [80, 80].map(|most| upkeep.grant(most));
+        assert_eq!((first.pages, second.pages), (80, 20));
+        upkeep.give_back(&first, 30);
+        assert_eq!(upkeep.limit().left, Some(50));
+        upkeep.set_write_back_limit(Some(7));
+        upkeep.give_back(&second, 0);
+        assert_eq!(upkeep.limit().left, Some(7));
+        let third = upkeep.grant(5);
+        upkeep.set_write_back_limit(None);
+        upkeep.give_back(&third, 0);
+        assert_eq!(upkeep.limit().left, None);
+        assert_eq!(upkeep.grant(9).pages, 9);
     }
 
     #[test]
