@@ -112,10 +112,21 @@ pub enum Fill {
 
 impl<S: Store> SwapCache<S> {
     /// Writes the least recently used objects back until `bytes` of the pool's memory are free, or
-    /// nothing more can be done. Says how many bytes of memory went back to the kernel.
+    /// nothing more can be done. Says how many bytes of memory went back to the kernel: frames that
+    /// were free already count, too.
     pub fn shrink(&self, bytes: usize) -> usize {
-        let before = self.frames().resident;
-        let freed = || before.saturating_sub(self.frames().resident) * PAGE_SIZE;
+        self.shrink_by(bytes, |frames| frames.resident)
+    }
+
+    /// As [`SwapCache::shrink`], until objects take `bytes` less. Says how many bytes less they
+    /// take: frames that were free already go back, too, and do not count.
+    pub fn shrink_used(&self, bytes: usize) -> usize {
+        self.shrink_by(bytes, |frames| frames.used)
+    }
+
+    fn shrink_by(&self, bytes: usize, count: fn(&Frames) -> usize) -> usize {
+        let before = count(&self.frames());
+        let freed = || before.saturating_sub(count(&self.frames())) * PAGE_SIZE;
         // Frames go back to the kernel many at a time: the cost is mostly the call's.
         let mut wanted = bytes.div_ceil(PAGE_SIZE);
         loop {
@@ -372,6 +383,21 @@ mod tests {
     use super::super::tests::{in_memory, loaded};
     use super::*;
     use crate::testing::page;
+
+    #[test]
+    fn frames_that_are_free_already_are_no_used_memory() {
+        const BYTES: usize = 128 << 10;
+        let (cache, _) = in_memory(usize::MAX);
+        let entries: Vec<_> = (0..900).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
+        entries[..600].iter().for_each(|e| cache.free(*e));
+        let Frames { used, resident, .. } = cache.frames();
+        assert!((resident - used) * PAGE_SIZE > BYTES + (256 << 10), "more than the pool keeps");
+        let freed = cache.shrink_used(BYTES);
+        assert!(freed >= BYTES && (used - cache.frames().used) * PAGE_SIZE == freed);
+        assert!(cache.counters().written_back_pages > 0);
+        assert!((600..900).all(|n| loaded(&cache, entries[n]) == page(n as u64)));
+        cache.check();
+    }
 
     #[test]
     fn where_all_pages_were_asked_for_some_go_all_the_same() {

@@ -282,15 +282,16 @@ impl Cache {
     /// afterwards. They can be more without a file, or because tables stay in memory.
     pub fn shrink(&self, bytes: u64) -> Result<u64, Error> {
         let swap = self.swap()?;
-        // The engine counts memory that goes back to the kernel: frames that are free already go
-        // the first time, and nothing that is used may have gone by then.
+        // Before each look: buffers count as used.
+        swap.rest();
+        // Twice, because the cluster that the first look begins, and its record, count as well.
         for _ in 0..2 {
             let excess = self.used_bytes().saturating_sub(bytes);
-            if excess > 0 {
-                swap.shrink(usize::try_from(excess).unwrap_or(usize::MAX));
-            }
-            // Before another look: buffers of the writing count as used.
+            let freed = swap.shrink_used(usize::try_from(excess).unwrap_or(usize::MAX));
             swap.rest();
+            if freed == 0 {
+                break;
+            }
         }
         Ok(self.used_bytes())
     }

@@ -1,6 +1,7 @@
 //! The face before the engine: limits, keys, files and forks. The engine has tests of its own.
 
 use super::*;
+use crate::cache::Which;
 use crate::sys::PAGE_SIZE;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -253,6 +254,17 @@ fn a_cache_shrinks_though_dropped_pages_have_left_free_frames() {
     let stats = cache.stats().unwrap();
     assert!((300..1500).contains(&stats.store_pages), "no more than that: {stats:?}");
     (600..4000).for_each(|n| assert_eq!(loaded(&cache, 0, n), Ok(page(n))));
+}
+
+#[test]
+fn a_cache_that_shrinks_gives_buffers_back_before_it_writes_pages() {
+    let cache = with_file(32 << 20);
+    (0..2000).for_each(|n| cache.store(0, n, &page(n)).unwrap());
+    // The writing of some pages leaves buffers, and no free frames but a few that the pool keeps.
+    assert_eq!(cache.swap.write_back_which(Which::default(), 100), 100);
+    let wanted = cache.stats().unwrap().used_bytes - (64 << 10);
+    assert!(cache.shrink(wanted).unwrap() <= wanted);
+    assert_eq!(cache.stats().unwrap().written_back_pages, 100);
 }
 
 #[test]
