@@ -18,6 +18,9 @@ impl<S: Store> SwapCache<S> {
             && !self.streams.have_scratch()
             && packer_bytes + unpacked_bytes == 0
         {
+            // A cluster that was begun and not written yet has taken buffers that nothing of this
+            // counts.
+            self.state.lock().clusters.give_buffers_back();
             return;
         }
         let mut writer = self.writer.lock();
@@ -34,5 +37,26 @@ impl<S: Store> SwapCache<S> {
             packer.rest();
             self.packer_bytes.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{in_memory, loaded};
+    use crate::store::CLUSTER_BYTES;
+    use crate::testing::page;
+
+    #[test]
+    fn buffers_of_a_cluster_that_was_begun_go_back_though_nothing_was_written() {
+        let (cache, _) = in_memory(usize::MAX);
+        let entries: Vec<_> = (0..10).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
+        cache.rest();
+        cache.shrink(usize::MAX);
+        let c = cache.counters();
+        assert_eq!((c.store_pages, c.cluster_writes), (10, 0));
+        cache.rest();
+        assert_eq!(cache.state.lock().clusters.buffers_bytes(), CLUSTER_BYTES);
+        assert!(entries.iter().zip(0..).all(|(e, n)| loaded(&cache, *e) == page(n)));
+        cache.check();
     }
 }

@@ -456,6 +456,9 @@ impl<S: Store> Clusters<S> {
 
     /// Gives the memory back of buffers that are not in use.
     pub fn give_buffers_back(&mut self) {
+        if self.are_buffers_bare {
+            return;
+        }
         for buffer in self.buffers.iter_mut().filter(|b| b.state == BufferState::Unused) {
             buffer.bytes.decommit(0..CLUSTER_BYTES);
         }
