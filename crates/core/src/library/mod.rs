@@ -124,6 +124,8 @@ pub struct Cache {
     failed_stores: AtomicU64,
     /// Pages that had been dropped when the pool was packed last.
     packed_after: AtomicU64,
+    /// Frames that packing has freed.
+    packed_frames: AtomicU64,
     mark: ForkMark,
 }
 
@@ -179,6 +181,7 @@ impl Cache {
             stores: AtomicU64::new(0),
             failed_stores: AtomicU64::new(0),
             packed_after: AtomicU64::new(0),
+            packed_frames: AtomicU64::new(0),
             mark,
         };
         cache.divide_memory();
@@ -212,17 +215,25 @@ impl Cache {
         if self.are_tables_full.load(Ordering::Relaxed) && swap.needs_tables(key) {
             return Err(SwapFull);
         }
+        let packed = self.packed_frames.load(Ordering::Relaxed);
         match swap.store(key, bytes) {
-            Err(SwapFull) if self.pack(swap) => swap.store(key, bytes),
+            Err(SwapFull) if self.pack(swap, packed) => swap.store(key, bytes),
             stored => stored,
         }
     }
 
-    /// Closes the gaps that dropped pages have left; says whether that freed something. Without new
-    /// gaps it is not tried again.
-    fn pack(&self, swap: &SwapCache) -> bool {
+    /// Closes the gaps that dropped pages have left; says whether that may have freed something
+    /// since `packed` frames were. Without new gaps it is not tried again. Threads side by side all
+    /// pack: a lock to wait for would be one more for a fork to find taken.
+    fn pack(&self, swap: &SwapCache, packed: u64) -> bool {
         let drops = swap.counters().invalidates;
-        self.packed_after.swap(drops, Ordering::Relaxed) != drops && swap.compact() > 0
+        if self.packed_after.load(Ordering::Acquire) == drops {
+            return self.packed_frames.load(Ordering::Relaxed) != packed;
+        }
+        self.packed_frames.fetch_add(swap.compact() as u64, Ordering::Relaxed);
+        self.packed_after.store(drops, Ordering::Release);
+        // Where this has freed nothing another thread may just have freed all there was.
+        true
     }
 
     /// Brings the page of a key. It stays stored.

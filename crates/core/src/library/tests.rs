@@ -95,6 +95,18 @@ fn a_full_cache_refuses_pages_and_keeps_those_it_has() {
 }
 
 #[test]
+fn a_store_that_was_refused_while_another_thread_packed_is_tried_again() {
+    let cache = in_memory(4 << 20);
+    let stored = (0..10_000).take_while(|n| cache.store(0, *n, &page(*n)).is_ok()).count() as u64;
+    (0..stored).step_by(2).for_each(|n| assert_eq!(cache.drop_page(0, n), Ok(true)));
+    // Two threads were refused by then: one packs, and the other finds nothing left to do.
+    let packed = || cache.packed_frames.load(Ordering::Relaxed);
+    let before = packed();
+    assert!([(); 2].iter().all(|()| cache.pack(&cache.swap, before)));
+    assert!(!cache.pack(&cache.swap, packed()), "nothing was freed since");
+}
+
+#[test]
 fn full_tables_take_as_many_pages_as_were_dropped() {
     // Pages of one word take no pool, and 36 bytes of tables each.
     let cache = in_memory(1 << 20);
