@@ -4,7 +4,7 @@
 //! this process is in. The socket is looked for each time: nothing is remembered, so nothing is
 //! wrong after a fork.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -112,15 +112,28 @@ fn exchange(socket: &Path, request: &Value, patience: Duration) -> std::io::Resu
     let until = Instant::now() + patience;
     line.set_write_timeout(Some(patience))?;
     line.write_all(format!("{request}\n").as_bytes())?;
+    receive(until, |left, piece| {
+        line.set_read_timeout(Some(left))?;
+        line.read(piece)
+    })
+}
+
+/// Reads a line in pieces, each by a `read` that waits no longer than it is told.
+fn receive(
+    until: Instant,
+    mut read: impl FnMut(Duration, &mut [u8]) -> std::io::Result<usize>,
+) -> std::io::Result<Vec<u8>> {
     let (mut reply, mut piece) = (Vec::new(), [0; 4096]);
     while !reply.ends_with(b"\n") && reply.len() < REPLY_BYTES {
         // Zero would be for ever.
         let left = until.saturating_duration_since(Instant::now());
-        line.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-        match line.read(&mut piece)? {
-            _ if left.is_zero() => return Err(std::io::ErrorKind::TimedOut.into()),
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            n => reply.extend_from_slice(&piece[..n]),
+        match read(left.max(Duration::from_millis(1)), &mut piece) {
+            _ if left.is_zero() => return Err(ErrorKind::TimedOut.into()),
+            // A read with a timeout ends with every signal that the program handles.
+            Err(why) if why.kind() == ErrorKind::Interrupted => {}
+            Err(why) => return Err(why),
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => reply.extend_from_slice(&piece[..n]),
         }
     }
     Ok(reply)
@@ -158,6 +171,25 @@ fn user() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reply_is_waited_for_though_signals_come_and_no_longer_than_said() {
+        let soon = Duration::from_secs(3600);
+        let mut events =
+            vec![Ok(&b"one li"[..]), Err(ErrorKind::Interrupted), Ok(b"ne\n"), Ok(b"no more")];
+        let reply = receive(Instant::now() + soon, |left, piece| {
+            assert!(left <= soon);
+            let bytes = events.remove(0)?;
+            piece[..bytes.len()].copy_from_slice(bytes);
+            Ok(bytes.len())
+        });
+        assert_eq!((reply.unwrap(), events.len()), (b"one line\n".to_vec(), 1));
+        // Signals that never end do not make it wait for ever.
+        let late = receive(Instant::now(), |_, _| Err(ErrorKind::Interrupted.into()));
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
+        let gone = receive(Instant::now() + soon, |_, _| Ok(0));
+        assert_eq!(gone.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
 
     #[test]
     fn a_list_is_this_process_and_its_run() {
