@@ -6,8 +6,8 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::fs;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::{fs, io};
 
 use crate::border::{Outcome, Result, Versioned, give, number, with_errno, write_sized};
 use crate::run::{self, Figures};
@@ -29,20 +29,28 @@ unsafe impl Versioned for StatusOfC {
 const ADVICE: [c_int; 3] = [libc::MADV_COLD, libc::MADV_PAGEOUT, libc::MADV_WILLNEED];
 const NEED: usize = 2;
 
+/// The states of an answer that is looked for once.
+const UNKNOWN: u8 = 0;
+const NO: u8 = 1;
+const YES: u8 = 2;
+
 /// Whether uzswap's library is in this process: it comes with an exec and never leaves, so it is
 /// looked for once. No lock is in this, which a forked child could find taken.
 fn is_managed() -> bool {
-    const UNKNOWN: u8 = 0;
-    const NO: u8 = 1;
-    const YES: u8 = 2;
     static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
-    if FOUND.load(Ordering::Relaxed) == UNKNOWN {
-        let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    is_found(&FOUND, || fs::read("/proc/self/maps"))
+}
+
+/// As `is_managed`, by what was found so far, or by the process's mappings. A look that fails, for
+/// want of a descriptor perhaps, says nothing, and the next call looks again.
+fn is_found(found: &AtomicU8, maps: impl FnOnce() -> io::Result<Vec<u8>>) -> bool {
+    if found.load(Ordering::Relaxed) == UNKNOWN {
+        let Ok(maps) = maps() else { return false };
         let name = b"/libuzswap_preload.so";
         let is_there = maps.windows(name.len()).any(|here| here == name);
-        FOUND.store(if is_there { YES } else { NO }, Ordering::Relaxed);
+        found.store(if is_there { YES } else { NO }, Ordering::Relaxed);
     }
-    FOUND.load(Ordering::Relaxed) == YES
+    found.load(Ordering::Relaxed) == YES
 }
 
 fn managed() -> Result<()> {
@@ -113,5 +121,23 @@ fn advise(start: *const c_void, bytes: usize, advice: c_int) -> Result<()> {
             let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
             Err(with_errno(Outcome::System, errno))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_fails_is_not_remembered_and_one_that_does_not_is() {
+        let found = AtomicU8::new(UNKNOWN);
+        let maps = |text: &'static str| move || Ok(text.as_bytes().to_vec());
+        let fails = || Err(io::Error::from_raw_os_error(libc::EMFILE));
+        assert!(!is_found(&found, fails));
+        assert!(is_found(&found, maps("7f0-7f1 r-xp /lib/libuzswap_preload.so\n")));
+        assert!(is_found(&found, fails) && is_found(&found, maps("")));
+        let found = AtomicU8::new(UNKNOWN);
+        assert!(!is_found(&found, maps("7f0-7f1 r-xp /lib/libuzswap.so.1\n")));
+        assert_eq!(found.load(Ordering::Relaxed), NO);
     }
 }
