@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::{fs, io};
 
@@ -100,22 +101,16 @@ unsafe extern "C" fn uzswap_self_advise(
 }
 
 fn advise(start: *const c_void, bytes: usize, advice: c_int) -> Result<()> {
-    const PAGE: usize = uzswap::PAGE_BYTES;
     let advice = usize::try_from(advice).ok().filter(|number| *number < ADVICE.len());
     let (false, Some(advice)) = (start.is_null(), advice) else { return Err(Outcome::Invalid) };
     managed()?;
-    let (from, to) = (start.addr(), start.addr().checked_add(bytes).ok_or(Outcome::Invalid)?);
-    // Neighbours on the first and the last page come along, but do not go.
-    let (from, to) = match advice {
-        NEED => (from / PAGE * PAGE, to.checked_next_multiple_of(PAGE).ok_or(Outcome::Invalid)?),
-        _ => (from.next_multiple_of(PAGE), to / PAGE * PAGE),
-    };
-    if from >= to {
+    let pages = pages(start.addr(), bytes, advice == NEED).ok_or(Outcome::Invalid)?;
+    if pages.is_empty() {
         return Ok(());
     }
-    let at = start.with_addr(from).cast_mut();
+    let at = start.with_addr(pages.start).cast_mut();
     // SAFETY: the advice leaves all contents as they are, whosever memory it is.
-    match unsafe { libc::madvise(at, to - from, ADVICE[advice]) } {
+    match unsafe { libc::madvise(at, pages.len(), ADVICE[advice]) } {
         0 => Ok(()),
         _ => {
             let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
@@ -124,9 +119,38 @@ fn advise(start: *const c_void, bytes: usize, advice: c_int) -> Result<()> {
     }
 }
 
+/// The addresses of the whole pages in a piece of memory, or of all pages that it touches:
+/// neighbours on the first and the last page come along, but do not go. `None`: there is no such
+/// memory.
+fn pages(start: usize, bytes: usize, touched: bool) -> Option<Range<usize>> {
+    const PAGE: usize = uzswap::PAGE_BYTES;
+    let end = start.checked_add(bytes)?;
+    if touched {
+        return Some(start / PAGE * PAGE..end.checked_next_multiple_of(PAGE)?);
+    }
+    // A piece of the last page of all has no whole one behind it.
+    let first = start.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+    Some(first..end / PAGE * PAGE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cold_are_whole_pages_and_needed_all_that_are_touched_up_to_the_last_address() {
+        let bytes_of =
+            |start, bytes, touched| pages(start, bytes, touched).map(|p| (p.start, p.len()));
+        assert_eq!(bytes_of(4097, 8191, false), Some((8192, 4096)));
+        assert_eq!(bytes_of(4097, 8191, true), Some((4096, 8192)));
+        assert_eq!(bytes_of(4096, 8192, false), bytes_of(4096, 8192, true));
+        assert!(pages(4097, 4096, false).is_some_and(|p| p.is_empty()));
+        // From here on the next page would be the first of all.
+        let last = usize::MAX - 4000;
+        assert!(pages(last, 100, false).is_some_and(|p| p.is_empty()));
+        assert_eq!(pages(last, 100, true), None);
+        assert_eq!((pages(last, 5000, false), pages(last, 5000, true)), (None, None));
+    }
 
     #[test]
     fn a_look_that_fails_is_not_remembered_and_one_that_does_not_is() {
