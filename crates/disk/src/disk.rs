@@ -349,10 +349,7 @@ impl Disk {
         if end - first <= DROPPED_SINGLY {
             for page in first..end {
                 let _stripe = self.stripe(page);
-                count(
-                    &self.traffic.dropped_pages,
-                    u64::from(self.cache.invalidate_page(key(page))),
-                );
+                self.drop_page(page);
             }
             return;
         }
@@ -360,6 +357,12 @@ impl Disk {
         // millisecond at most.
         let _stripes = self.stripes.each_ref().map(lock);
         count(&self.traffic.dropped_pages, self.cache.invalidate_range(AREA, first..end));
+    }
+
+    /// Drops a page, if it is there. Under its stripe.
+    fn drop_page(&self, page: u32) {
+        let was_there = self.cache.invalidate_page(key(page));
+        count(&self.traffic.dropped_pages, u64::from(was_there));
     }
 
     /// Drops everything.
@@ -387,7 +390,7 @@ impl Disk {
     /// Stores a page, or drops it if it is zero. Under its stripe.
     fn put(&self, page: u32, bytes: &Page) -> Result<(), DiskError> {
         if is_zero(bytes) {
-            self.cache.invalidate_page(key(page));
+            self.drop_page(page);
             return Ok(());
         }
         self.store(page, bytes)
@@ -511,15 +514,22 @@ mod tests {
     }
 
     #[test]
-    fn gaps_that_a_trim_leaves_are_room_at_once() {
-        let (disk, stored) = full();
-        (0..stored).step_by(2).for_each(|n| disk.trim(n * PAGE_BYTES, PAGE_BYTES).unwrap());
-        // More than there is room for in what a few pages have had for themselves.
-        let more = 3000..3000 + stored / 4;
-        more.clone().for_each(|n| assert_eq!(write(&disk, n), Ok(()), "page {n}"));
-        more.for_each(|n| assert!(read(&disk, n) == half(n)));
-        (1..stored).step_by(2).for_each(|n| assert!(read(&disk, n) == half(n), "page {n}"));
-        disk.cache().check();
+    fn gaps_that_dropped_pages_leave_are_room_at_once() {
+        let zero = |disk: &Disk, at: u64| disk.zero(at, PAGE_BYTES / 2, false).unwrap();
+        let trimmed = |disk: &Disk, at| disk.trim(at, PAGE_BYTES).unwrap();
+        let overwritten = |disk: &Disk, at| disk.write(at, &[0; PAGE]).unwrap();
+        let zeroed =
+            |disk: &Disk, at: u64| [0, PAGE_BYTES / 2].iter().for_each(|n| zero(disk, at + n));
+        for drop in [&trimmed as &dyn Fn(&Disk, u64), &overwritten, &zeroed] {
+            let (disk, stored) = full();
+            (0..stored).step_by(2).for_each(|n| drop(&disk, n * PAGE_BYTES));
+            // More than there is room for in what a few pages have had for themselves.
+            let more = 3000..3000 + stored / 4;
+            more.clone().for_each(|n| assert_eq!(write(&disk, n), Ok(()), "page {n}"));
+            more.for_each(|n| assert!(read(&disk, n) == half(n)));
+            (1..stored).step_by(2).for_each(|n| assert!(read(&disk, n) == half(n), "page {n}"));
+            disk.cache().check();
+        }
     }
 
     #[test]
