@@ -214,9 +214,14 @@ struct Count {
     pages: u8,
     /// The low byte of the last page that was counted.
     last_page: u8,
-    /// How often the substring is in the window that is being looked at.
-    in_window: u8,
+    /// How often the substring is in the window that is being looked at: up to 505 times, where one
+    /// byte is repeated.
+    in_window: u16,
 }
+
+/// A bit of a slot's last byte that no count in a window reaches: some substring was counted here.
+const SEEN: u8 = 1 << 7;
+const _: () = assert!(SEGMENT_BYTES < (SEEN as usize) << 8);
 
 /// The table, in mapped bytes: it is larger than a stack, and the allocator is not ours.
 struct Counts(Mapping);
@@ -233,14 +238,17 @@ impl Counts {
     #[inline(always)]
     fn update<R>(&mut self, bytes: &[u8], at: usize, f: impl FnOnce(&mut Count) -> R) -> R {
         let slot = self.slot(bytes, at);
-        let mut count = Count { pages: slot[0], last_page: slot[1], in_window: slot[2] };
+        let [pages, last_page, low, high] = *slot;
+        let mut count =
+            Count { pages, last_page, in_window: u16::from_le_bytes([low, high & !SEEN]) };
         let result = f(&mut count);
-        *slot = [count.pages, count.last_page, count.in_window, 1];
+        let [low, high] = count.in_window.to_le_bytes();
+        *slot = [count.pages, count.last_page, low, high | SEEN];
         result
     }
 
     fn is_new(&mut self, bytes: &[u8], at: usize) -> bool {
-        self.slot(bytes, at)[3] == 0
+        self.slot(bytes, at)[3] & SEEN == 0
     }
 }
 
@@ -309,4 +317,33 @@ fn best_segment(counts: &mut Counts, stretch: &[u8]) -> (u32, usize) {
         counts.update(stretch, at, |count| count.in_window = 0);
     }
     best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_substring_counts_once_in_a_window_however_often_it_is_there() {
+        let mut counts = Counts(Mapping::new(4 << TABLE_LOG2).unwrap());
+        let zeros = [0; 2 * SEGMENT_BYTES];
+        counts.update(&zeros, 0, |count| count.pages = 100);
+        assert!(!counts.is_new(&zeros, 0));
+        // For both ends of a stretch, and again: the last look has left nothing in the table.
+        for _ in 0..2 {
+            assert_eq!(best_segment(&mut counts, &zeros), (100, 0));
+        }
+        counts.update(&zeros, 0, |count| assert_eq!((count.pages, count.in_window), (100, 0)));
+    }
+
+    #[test]
+    fn pages_of_one_byte_and_little_else_are_learned_from() {
+        let mut pages = vec![0; (SAMPLES - SAMPLES / HELD_OUT) * SAMPLE_BYTES];
+        let piece: [u8; 64] = core::array::from_fn(|i| 1 + 3 * i as u8);
+        pages.chunks_exact_mut(SAMPLE_BYTES).for_each(|p| p[1000..1064].copy_from_slice(&piece));
+        let mut content = [0; DICTIONARY_BYTES];
+        let filled = choose(&pages, &mut content).expect("all pages have the piece");
+        let found = content[DICTIONARY_BYTES - filled..].windows(64).any(|bytes| bytes == piece);
+        assert!(found, "the piece is in the dictionary");
+    }
 }
