@@ -420,6 +420,7 @@ impl<S: Store> SwapCache<S> {
     pub fn footprint_bytes(&self) -> usize {
         let buffers = self.streams.mapped_bytes()
             + self.codecs.dictionary_bytes()
+            + self.codecs.sample_bytes()
             + self.packer_bytes.load(Ordering::Relaxed)
             + self.unpacked_bytes.load(Ordering::Relaxed);
         let io = if self.has_io_buffers.load(Ordering::Relaxed) {

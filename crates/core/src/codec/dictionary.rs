@@ -20,7 +20,7 @@
 //!
 //! A call of `train` takes some 20 ms; nothing else here takes longer than copying a page.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::sys::codec_ffi::{ZstdCompressor, ZstdDictionary};
 use crate::sys::mem::Mapping;
@@ -77,6 +77,8 @@ pub struct Dictionaries {
     passed: AtomicU32,
     /// Whether `samples` is full; written by the thread that has the slot.
     due: AtomicU32,
+    /// Memory of `samples`, to be read by others; written by the thread that has the slot.
+    sample_bytes: AtomicUsize,
 }
 
 struct Trained {
@@ -94,6 +96,7 @@ impl Dictionaries {
             samples: Slot::new(samples),
             passed: AtomicU32::new(0),
             due: AtomicU32::new(0),
+            sample_bytes: AtomicUsize::new(0),
         }
     }
 
@@ -138,6 +141,7 @@ impl Dictionaries {
             let at = samples.count * SAMPLE_BYTES;
             memory.as_mut_slice()[at..at + SAMPLE_BYTES].copy_from_slice(&src[..SAMPLE_BYTES]);
             samples.count += 1;
+            self.sample_bytes.store(samples.count * SAMPLE_BYTES, Ordering::Relaxed);
             if samples.count == SAMPLES {
                 self.due.store(1, Ordering::Relaxed);
             }
@@ -164,7 +168,9 @@ impl Dictionaries {
             samples.next_pause_pages = samples.next_pause_pages.saturating_mul(2);
             self.passed.store(1, Ordering::Relaxed);
             self.due.store(0, Ordering::Relaxed);
-            self.try_candidate(memory, level).unwrap_or(Training::Rejected)
+            let training = self.try_candidate(memory, level).unwrap_or(Training::Rejected);
+            self.sample_bytes.store(0, Ordering::Relaxed);
+            training
         })
     }
 
@@ -199,6 +205,11 @@ impl Dictionaries {
         cell.set(Trained { dictionary: candidate, level }).ok()?;
         self.newest.store(number, Ordering::Release);
         Some(Training::Kept { bytes_before, bytes_after })
+    }
+
+    /// Memory of the samples for the next dictionary, in bytes.
+    pub fn sample_bytes(&self) -> usize {
+        self.sample_bytes.load(Ordering::Relaxed)
     }
 
     /// Address space of the dictionaries, in bytes.
@@ -322,6 +333,17 @@ fn best_segment(counts: &mut Counts, stretch: &[u8]) -> (u32, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_take_memory_until_they_were_learned_from() {
+        let dictionaries = Dictionaries::new();
+        for samples in 1..=SAMPLES {
+            (0..PAGES_PER_SAMPLE).for_each(|_| dictionaries.see(&[7; SAMPLE_BYTES]));
+            assert_eq!(dictionaries.sample_bytes(), samples * SAMPLE_BYTES);
+        }
+        assert!(dictionaries.due() && dictionaries.train(1) != Training::NotDue);
+        assert_eq!(dictionaries.sample_bytes(), 0);
+    }
 
     #[test]
     fn a_substring_counts_once_in_a_window_however_often_it_is_there() {

@@ -239,6 +239,11 @@ impl Codecs {
         self.dictionaries.train(spec.level())
     }
 
+    /// Memory of the pages seen so far for the next dictionary, in bytes.
+    pub fn sample_bytes(&self) -> usize {
+        self.dictionaries.sample_bytes()
+    }
+
     /// Address space of the dictionaries kept, in bytes.
     pub fn dictionary_bytes(&self) -> usize {
         self.dictionaries.mapped_bytes()

@@ -85,3 +85,15 @@ fn a_dictionary_comes_into_force_while_pages_come_and_go() {
     }
     cache.check();
 }
+
+#[test]
+fn samples_for_a_dictionary_count_as_memory() {
+    let (cache, _) = in_memory(usize::MAX);
+    cache.set_codec(CodecSpec::parse("zstd:level=1,dict=auto").unwrap());
+    let pass = |n: u64| (0..n).for_each(|n| cache.free(cache.swap_out(&page(n)).unwrap()));
+    // One page of sixteen is a sample.
+    pass(16);
+    let before = cache.footprint_bytes();
+    pass(160);
+    assert!(cache.footprint_bytes() >= before + 10 * PAGE_SIZE);
+}
