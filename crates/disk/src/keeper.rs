@@ -275,7 +275,10 @@ fn look_for_idle(disk: &Disk, upkeep: &Upkeep, now: u32, time: Duration) -> bool
         let done = if disk.has_store() {
             upkeep.write_back(disk, idle, IDLE_AT_ONCE as u64)
         } else {
-            disk.cache().recompress_which(idle, IDLE_AT_ONCE) as u64
+            // An order may take minutes, and has idle pages first: a round does not wait for it.
+            let tried = disk.cache().try_recompress_which(idle, IDLE_AT_ONCE);
+            let Some(pages) = tried else { return true };
+            pages as u64
         };
         if done < IDLE_AT_ONCE as u64 {
             return false;

@@ -324,27 +324,36 @@ impl<S: Store> SwapCache<S> {
     }
 
     /// Compresses up to `pages` of the pages `which` again, one by one, whether due or not. Says
-    /// how many were tried: a page that was tried before is not tried again.
+    /// how many were tried: a page that was tried before is not tried again. Waits for another
+    /// thread that is at it.
     pub fn recompress_which(&self, which: Which, pages: usize) -> usize {
+        self.recompress_each(which, pages, &mut self.packer.lock())
+    }
+
+    /// As [`SwapCache::recompress_which`], for a thread that must not wait for all that another one
+    /// was asked to do. `None`: another one is at it.
+    pub fn try_recompress_which(&self, which: Which, pages: usize) -> Option<usize> {
+        Some(self.recompress_each(which, pages, &mut *self.packer.try_lock()?))
+    }
+
+    fn recompress_each(&self, which: Which, pages: usize, packer: &mut Packer) -> usize {
         let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else {
             return 0;
         };
-        let mut packer = self.packer.lock();
         let (mut done, mut from) = (0, 0);
         while done < pages {
-            let Packer { object, .. } = &mut *packer;
-            let some =
-                self.state.lock().begin_packing_which(which, &mut from, object.as_mut_slice());
+            let object = packer.object.as_mut_slice();
+            let some = self.state.lock().begin_packing_which(which, &mut from, object);
             match some {
                 Some(Some(job)) => {
-                    self.pack(&job, codec, &mut packer);
+                    self.pack(&job, codec, packer);
                     done += 1;
                 }
                 Some(None) => {}
                 None => break,
             }
         }
-        self.count_packer(&packer);
+        self.count_packer(packer);
         done
     }
 
@@ -576,6 +585,17 @@ mod tests {
         assert_eq!(marked(&entries, Mark::Old), 20);
         assert_eq!(PAGES - marked(&entries, Mark::Referenced), (PAGES - 20) / 8);
         cache.check();
+    }
+
+    #[test]
+    fn who_must_not_wait_is_told_that_another_thread_compresses() {
+        let cache = recompressing(false);
+        (0..100u64).for_each(|n| _ = cache.swap_out(&page(n)).unwrap());
+        let packer = cache.packer.lock();
+        assert_eq!(cache.try_recompress_which(Which::default(), 10), None);
+        drop(packer);
+        assert_eq!(cache.try_recompress_which(Which::default(), 10), Some(10));
+        assert_eq!(cache.recompress_which(Which::default(), usize::MAX), 90);
     }
 
     #[test]
