@@ -12,7 +12,7 @@
 //! ```
 //! Sizes and times are plain numbers here; the command turns `1G` and `10m` into them.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 
 use uzswap::cache::Which;
 use uzswap::codec::CodecSpec;
@@ -126,7 +126,14 @@ fn write_back(words: &[&str], disk: &Disk, upkeep: &Upkeep) -> Answer {
         return Err("the disk has no store: begin it with --store DIR".to_string());
     }
     let pages = upkeep.write_back(disk, scope.which, scope.max_pages);
-    Ok(format!("{pages} pages written back\n"))
+    // The last of them may be on their way still, and stay in memory.
+    match disk.cache().store_failure() {
+        None => Ok(format!("{pages} pages written back\n")),
+        Some(errno) => {
+            let why = io::Error::from_raw_os_error(errno.0);
+            Err(format!("the store has failed after {pages} pages: {why}"))
+        }
+    }
 }
 
 fn recompress(words: &[&str], disk: &Disk) -> Answer {
@@ -167,7 +174,7 @@ pub fn serve<S: Read + Write>(
     mut stream: S,
     server: &Server,
     is_done: impl FnOnce(),
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let mut line = Vec::new();
     BufReader::new((&mut stream).take(LINE_BYTES)).read_until(b'\n', &mut line)?;
     let answer = match std::str::from_utf8(&line) {

@@ -196,6 +196,25 @@ fn without_a_store_nothing_is_written_back() {
 }
 
 #[test]
+fn an_order_to_write_back_says_that_the_store_fails() {
+    let mut config = config(MIB, 4 * MIB);
+    config.store = Some(std::env::temp_dir());
+    let served = Served::new(Disk::new(&config).unwrap(), "failing");
+    let disk = &served.server.disk;
+    disk.write(0, &noise(1, MIB as usize)).unwrap();
+    let mut descriptors = Vec::new();
+    disk.cache().for_each_descriptor(|fd| descriptors.push(fd));
+    // A file that is always full takes the place of the store's.
+    socket::replace(descriptors[0], fd::open_read_write(c"/dev/full").unwrap()).unwrap();
+    for line in ["writeback huge", "writeback huge max_pages=3"] {
+        let error = orders::run(line, &served.server).unwrap_err();
+        assert!(error.contains("No space left on device"), "{error}");
+    }
+    assert!(read(disk, 0, MIB as usize) == noise(1, MIB as usize));
+    disk.cache().check();
+}
+
+#[test]
 fn an_order_is_one_line() {
     let served = Served::new(disk(MIB, 4 * MIB), "line");
     let said = |bytes: Vec<u8>| {
