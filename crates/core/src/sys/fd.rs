@@ -12,8 +12,8 @@ use super::{Result, nr};
 
 const F_DUPFD_CLOEXEC: usize = 1030;
 const RLIMIT_NOFILE: usize = 7;
-/// The highest soft limit that counts: a program that allows itself more descriptors meets ours
-/// among its own.
+/// The highest soft limit that counts, and the one while descriptors of ours are opened: a program
+/// that allows itself more meets ours among its own. A table has 8 bytes for each number.
 const HIGHEST: u64 = 4096;
 /// How far below the soft limit the runtime's descriptors begin.
 const HIGH_ROOM: u64 = 128;
@@ -44,13 +44,54 @@ pub fn move_high(fd: i32) -> i32 {
     }
 }
 
-/// The soft and the hard limit on descriptor numbers; sets `new` first.
-pub(crate) fn number_limits(new: Option<[u64; 2]>) -> Result<[u64; 2]> {
+/// The limits on descriptor numbers: soft, hard.
+pub type NumberLimits = [u64; 2];
+
+/// The limits of this process; sets `new` first.
+pub(crate) fn number_limits(new: Option<NumberLimits>) -> Result<NumberLimits> {
     let mut old = [0u64; 2];
     let at = new.as_ref().map_or(core::ptr::null(), |new| new.as_ptr());
     // SAFETY: the kernel reads two words, or none, and writes two.
     unsafe { uz_syscall!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, at, old.as_mut_ptr()) }?;
     Ok(old)
+}
+
+/// Limits on descriptor numbers that hold for a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForNow {
+    before: NumberLimits,
+    now: NumberLimits,
+}
+
+impl ForNow {
+    /// Sets the limits that `change` makes of those that are. `None`: they are these already, or
+    /// the kernel does not allow it.
+    pub fn begin(change: impl FnOnce(NumberLimits) -> NumberLimits) -> Option<ForNow> {
+        let before = number_limits(None).ok()?;
+        let now = change(before);
+        (now != before && number_limits(Some(now)).is_ok()).then_some(ForNow { before, now })
+    }
+
+    /// Raises the soft limit to `soft`, or as far as the hard one allows.
+    pub fn raise(soft: u64) -> Option<ForNow> {
+        Self::begin(|[now, hard]| [now.max(soft.min(hard)), hard])
+    }
+
+    /// Room for the runtime's descriptors above those of the program.
+    pub fn make_room() -> Option<ForNow> {
+        Self::raise(HIGHEST)
+    }
+
+    /// Puts the limits back that were changed, as far as the kernel allows. Those that another
+    /// thread has set meanwhile stay.
+    pub fn end(changed: Option<ForNow>) {
+        if let Some(ForNow { before, now }) = changed
+            && let Ok(found) = number_limits(Some(before))
+            && found != now
+        {
+            let _ = number_limits(Some(found));
+        }
+    }
 }
 
 /// Does something that needs a number above the soft limit: all below it are the program's, or it
@@ -59,18 +100,9 @@ pub fn with_more_numbers<T>(fd: i32, act: impl FnOnce() -> T) -> T {
     /// Two threads that raise the limit side by side would each take the other's for the program's.
     static RAISED: Mutex<()> = Mutex::new(());
     let _raised = RAISED.lock();
-    let Ok([soft, hard]) = number_limits(None) else { return act() };
-    let needed = (fd as u64 + 1).max(HIGHEST).min(hard);
-    if soft >= needed || number_limits(Some([needed, hard])).is_err() {
-        return act();
-    }
+    let raised = ForNow::raise((fd as u64 + 1).max(HIGHEST));
     let done = act();
-    // Limits that the program has set meanwhile stay.
-    if let Ok(found) = number_limits(Some([soft, hard]))
-        && found != [needed, hard]
-    {
-        let _ = number_limits(Some(found));
-    }
+    ForNow::end(raised);
     done
 }
 

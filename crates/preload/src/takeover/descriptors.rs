@@ -11,6 +11,7 @@ use core::hint::black_box;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use uzswap::control::handles::{Handle, Handles};
+use uzswap::sys::fd::{ForNow, NumberLimits};
 use uzswap::sys::program::ProcMem;
 use uzswap::sys::{Errno, nr};
 
@@ -173,19 +174,14 @@ fn close_range(mut a: Args) -> Option<Answer> {
     Some(Answer::Result(r))
 }
 
-/// The limits on descriptor numbers: soft, hard.
-type Limits = [u64; 2];
-
 const RLIMIT_NOFILE: usize = 7;
-/// The soft limit while descriptors of ours are opened. A table has 8 bytes for each number.
-const ROOMY: u64 = 4096;
 
 /// The hard limit that the program has set, if lower than the kernel's.
 static HARD: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// The kernel's limits of this process; sets `new` first.
-fn kernel_limits(new: Option<Limits>) -> Result<Limits, isize> {
-    let mut old: Limits = [0; 2];
+fn kernel_limits(new: Option<NumberLimits>) -> Result<NumberLimits, isize> {
+    let mut old: NumberLimits = [0; 2];
     let r = with_own_words(|| {
         old = black_box([0; 2]);
         let new = black_box(new);
@@ -193,28 +189,6 @@ fn kernel_limits(new: Option<Limits>) -> Result<Limits, isize> {
         call!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, at, old.as_mut_ptr())
     });
     if r == 0 { Ok(old) } else { Err(r) }
-}
-
-/// Raises the soft limit so that descriptors of ours can be opened, above those of the program; to
-/// be given back.
-pub fn make_room() -> Option<Limits> {
-    let [soft, hard] = kernel_limits(None).ok()?;
-    (soft < hard.min(ROOMY)).then(|| kernel_limits(Some(raised(hard))).ok()).flatten()
-}
-
-/// The limits from [`make_room`] to [`give_back`].
-fn raised(hard: u64) -> Limits {
-    [hard.min(ROOMY), hard]
-}
-
-/// Ends what [`make_room`] began. Limits that another thread has set meanwhile stay.
-pub fn give_back(room: Option<Limits>) {
-    if let Some([_, hard]) = room
-        && let Ok(found) = kernel_limits(room)
-        && found != raised(hard)
-    {
-        let _ = kernel_limits(Some(found));
-    }
 }
 
 /// Has a program that is about to be executed inherit the limits in which this one believes.
@@ -334,16 +308,18 @@ mod tests {
         let [soft, hard] = kernel_limits(None).unwrap();
         let set = |soft| kernel_limits(Some([soft, hard])).unwrap();
         set(1024);
-        let room = make_room();
-        assert_eq!(room, Some([1024, hard]));
-        assert_eq!(kernel_limits(None), Ok(raised(hard)));
-        give_back(room);
+        let room = ForNow::make_room();
+        assert_eq!(kernel_limits(None), Ok([hard.min(4096), hard]));
+        ForNow::end(room);
         assert_eq!(kernel_limits(None), Ok([1024, hard]));
-        let room = make_room();
+        let room = ForNow::make_room();
         set(1100);
-        give_back(room);
-        give_back(None);
+        ForNow::end(room);
         assert_eq!(kernel_limits(None), Ok([1100, hard]));
+        set(hard);
+        assert_eq!(ForNow::make_room(), None);
+        ForNow::end(None);
+        assert_eq!(kernel_limits(None), Ok([hard; 2]));
         set(soft);
     }
 }

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use uzswap::control::Counter;
 use uzswap::pager::{Active, Locked};
 use uzswap::region::{Range, RangeFlags, page_ceil, page_floor};
+use uzswap::sys::fd::ForNow;
 use uzswap::sys::mem::{
     MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_TYPE, PROT_EXEC,
 };
@@ -164,11 +165,11 @@ pub fn activate(s: &mut Locked<'_>) {
     if is_settled() {
         return;
     }
-    let room = descriptors::make_room();
+    let room = ForNow::make_room();
     let opened = Active::open(run::settings(), thread::is_only_one(), &PAGER.tree().leases)
         .and_then(|a| PAGER.set_active(s, Box::leak(Box::new(a))));
     if let Err(e) = opened {
-        descriptors::give_back(room);
+        ForNow::end(room);
         return unmanaged(e);
     }
     // From here on buffers are held, before any page can be missing.
@@ -178,7 +179,7 @@ pub fn activate(s: &mut Locked<'_>) {
     inflight::hold_all();
     PAGER.activate_ranges(s);
     outside::open_files();
-    descriptors::give_back(room);
+    ForNow::end(room);
     descriptors::refresh();
     evictor::start();
 }

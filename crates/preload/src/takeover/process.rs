@@ -15,6 +15,7 @@ use uzswap::control::handles::TEXT_BYTES;
 use uzswap::control::trace::Kind;
 use uzswap::control::{CONTROL_FD_ENV, Counter, Notice, PROGRAM_ENV};
 use uzswap::region::page_floor;
+use uzswap::sys::fd::ForNow;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
@@ -178,7 +179,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
             let r = raw(number, a);
             patch::after_fork();
             if r == 0 {
-                let room = descriptors::make_room();
+                let room = ForNow::make_room();
                 let pid = uzswap::sys::getpid();
                 identity::look_up_namespace();
                 relatives::am_born(child, pid);
@@ -202,7 +203,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                     ending::ended_in_child(e.0);
                 }
                 relatives::come_alive();
-                descriptors::give_back(room);
+                ForNow::end(room);
                 descriptors::refresh();
                 // A process that counts shared pages must be able to give them back.
                 if ACTIVE.load(Ordering::Acquire) || reserved::inherited_pages().is_some() {
