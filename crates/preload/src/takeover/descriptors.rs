@@ -191,13 +191,24 @@ fn kernel_limits(new: Option<NumberLimits>) -> Result<NumberLimits, isize> {
     if r == 0 { Ok(old) } else { Err(r) }
 }
 
-/// Has a program that is about to be executed inherit the limits in which this one believes.
-pub(super) fn before_exec() {
-    if let Ok([soft, hard]) = kernel_limits(None)
-        && HARD.load(Ordering::Relaxed) < hard
-    {
-        let _ = kernel_limits(Some([soft, HARD.load(Ordering::Relaxed)]));
+/// Whether the kernel's hard limit is higher than the program's own.
+pub(super) fn is_hard_limit_ours() -> bool {
+    kernel_limits(None).is_ok_and(|[_, hard]| HARD.load(Ordering::Relaxed) < hard)
+}
+
+/// Makes the call of an exec: a program that is executed inherits the limits in which this one
+/// believes. After a call that fails the limits are as before, if the process has the right to
+/// raise its hard limit again.
+pub(super) fn with_believed_limits(t: &'static ThreadBlock, exec: impl FnOnce() -> isize) -> isize {
+    if !is_hard_limit_ours() {
+        return exec();
     }
+    let believed = HARD.load(Ordering::Relaxed);
+    let lower = move |[soft, hard]: NumberLimits| [soft.min(believed), hard.min(believed)];
+    let lowered = runtime(t, move || ForNow::begin(lower));
+    let r = exec();
+    runtime(t, move || ForNow::end(lowered));
+    r
 }
 
 /// getrlimit, setrlimit and prlimit64; `None` where the kernel's answer is the program's.
@@ -248,8 +259,9 @@ fn limits(t: &'static ThreadBlock, new_at: usize, old_at: usize) -> Result<(), i
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::sync::Mutex;
 
     const F_DUPFD_CLOEXEC: usize = 1030;
 
@@ -303,8 +315,21 @@ mod tests {
         }
     }
 
+    /// The limits are the process's: tests that change them come one after the other.
+    pub static LIMITS: Mutex<()> = Mutex::new(());
+
+    pub fn limits_of_the_kernel(new: Option<NumberLimits>) -> Result<NumberLimits, isize> {
+        kernel_limits(new)
+    }
+
+    /// Has the program believe in this hard limit.
+    pub fn believe(hard: u64) {
+        HARD.store(hard, Ordering::Relaxed);
+    }
+
     #[test]
     fn a_limit_that_the_program_sets_while_there_is_room_for_ours_stays() {
+        let _limits = LIMITS.lock();
         let [soft, hard] = kernel_limits(None).unwrap();
         let set = |soft| kernel_limits(Some([soft, hard])).unwrap();
         set(1024);

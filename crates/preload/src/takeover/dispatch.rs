@@ -86,12 +86,7 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
             Some(Answer::Result(signals::sigaltstack(t, args, f.rsp as usize)))
         }
         Disposition::Signal => signals::call(t, number, args),
-        Disposition::Process => {
-            if matches!(number, nr::EXECVE | nr::EXECVEAT) {
-                descriptors::before_exec();
-            }
-            process::call(t, number, args, f)
-        }
+        Disposition::Process => process::call(t, number, args, f),
         Disposition::Descriptor => descriptors::call(number, args),
         Disposition::Special => buffers::special(t, number, args),
         Disposition::Piecewise => buffers::piecewise(t, number, args),

@@ -299,14 +299,37 @@ fn process_exit(t: &'static ThreadBlock) {
     });
 }
 
+/// Makes the call of an exec with its memory held, and with the limits on descriptors in which the
+/// program believes.
+///
+/// Only a process with rights may raise its hard limit again. So the limits stay as they are where
+/// the path alone makes the call fail: a search of PATH makes many such calls.
+fn with_limits_and_held(
+    t: &'static ThreadBlock,
+    number: usize,
+    a: &Args,
+    exec: impl FnOnce() -> isize,
+) -> isize {
+    buffers::with_held(t, number, a, || {
+        if !descriptors::is_hard_limit_ours() || target::is_check(number, a) {
+            return exec();
+        }
+        let fails = if sandbox::may_start() { target::why_not_executed(number, a) } else { None };
+        match fails {
+            Some(e) => e.as_return(),
+            None => descriptors::with_believed_limits(t, exec),
+        }
+    })
+}
+
 /// exec, with the environment that carries us along.
 fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize {
     if !sandbox::may_start() {
         // The calls that we make at its start would end the program.
-        return buffers::with_held(t, number, &a, || raw(number, a));
+        return with_limits_and_held(t, number, &a, || raw(number, a));
     }
     let environment_at = if number == nr::EXECVE { 2 } else { 3 };
-    buffers::with_held(t, number, &a, || {
+    with_limits_and_held(t, number, &a, || {
         let Some(target) = look(t, number, &a) else { return Errno::ENOMEM.as_return() };
         let way = target.way();
         let mut executed = (number, a);
@@ -581,6 +604,7 @@ fn c_bytes<'a>(at: usize) -> &'a [u8] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::descriptors::tests::{LIMITS, believe, limits_of_the_kernel};
     use super::*;
     use core::ffi::CStr;
     use std::ffi::CString;
@@ -666,5 +690,35 @@ mod tests {
         unsafe { core::ptr::copy_nonoverlapping(PRELOAD.as_ptr(), last as *mut u8, PRELOAD.len()) };
         assert!(Given::read([last, 0].as_ptr() as usize, true).is_none());
         assert!(Given::read([last, 0].as_ptr() as usize, false).is_some(), "it is not looked for");
+    }
+
+    #[test]
+    fn an_exec_that_fails_leaves_the_limits_as_they_were() {
+        let _limits = LIMITS.lock();
+        let (t, before) = (current(), limits_of_the_kernel(None).unwrap());
+        let [soft, hard] = before;
+        let [believed_soft, believed] = [soft.min(hard - 1), hard - 1];
+        believe(believed);
+        let seen = |path: &CStr| {
+            let (mut limits, a) = (None, [path.as_ptr() as usize, 0, 0, 0, 0, 0]);
+            let r = with_limits_and_held(t, nr::EXECVE, &a, || {
+                limits = Some(limits_of_the_kernel(None).unwrap());
+                -8
+            });
+            (r, limits)
+        };
+        // The kernel is not even asked where there is no such program.
+        assert_eq!(seen(c"/no/such/program"), (Errno::ENOENT.as_return(), None));
+        assert_eq!(seen(c"/proc/self/status/program"), (-20, None), "a file is no directory");
+        assert_eq!(seen(c"/proc/self/status"), (Errno::EACCES.as_return(), None));
+        assert_eq!(limits_of_the_kernel(None), Ok(before));
+        assert_eq!(seen(c"/bin/sh"), (-8, Some([believed_soft, believed])));
+        let after = limits_of_the_kernel(None);
+        match limits_of_the_kernel(Some(before)) {
+            Ok(_) => assert_eq!(after, Ok(before)),
+            Err(_) => std::println!("SKIPPED: nobody without rights raises a hard limit"),
+        }
+        believe(u64::MAX);
+        assert_eq!(seen(c"/bin/sh"), (-8, Some(limits_of_the_kernel(None).unwrap())));
     }
 }

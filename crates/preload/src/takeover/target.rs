@@ -31,6 +31,8 @@ pub const BUFFER_BYTES: usize = 4096;
 const DEPTH: usize = 5;
 
 const AT_EMPTY_PATH: usize = 0x1000;
+const AT_EACCESS: usize = 0x200;
+const X_OK: usize = 1;
 const S_IFMT: u32 = 0o170000;
 const S_IFREG: u32 = 0o100000;
 const S_ISUID: u32 = 0o4000;
@@ -106,6 +108,26 @@ pub fn is_first_library(name: &[u8]) -> bool {
         && (name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan"))
 }
 
+/// Whether a call only asks if a program may be executed.
+pub fn is_check(number: usize, a: &Args) -> bool {
+    const AT_EXECVE_CHECK: usize = 0x10000;
+    number == nr::EXECVEAT && a[4] & AT_EXECVE_CHECK != 0
+}
+
+/// The error with which an exec fails if its path leads to nothing that may be executed. The call's
+/// memory is held. `None`: the kernel will say.
+pub fn why_not_executed(number: usize, a: &Args) -> Option<Errno> {
+    const AT_SYMLINK_NOFOLLOW: usize = 0x100;
+    const ENOTDIR: Errno = Errno(20);
+    const ELOOP: Errno = Errno(40);
+    let (directory, path, flags) = match number {
+        nr::EXECVE => (AT_FDCWD as usize, a[0], 0),
+        _ => (a[0], a[1], a[4] & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW)),
+    };
+    let asked = check(call!(nr::FACCESSAT2, directory, path, X_OK, AT_EACCESS | flags));
+    asked.err().filter(|e| [Errno::ENOENT, Errno::EACCES, ENOTDIR, ELOOP].contains(e))
+}
+
 /// Looks at the program that an exec names.
 pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target {
     let (directory, path, flags) = match number {
@@ -156,8 +178,6 @@ pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target 
 /// Whether the kernel would execute the program, and executes the library, which can boot programs
 /// here.
 fn is_to_be_executed(program: usize, library: &[u8], buffer: &mut [u8; BUFFER_BYTES]) -> bool {
-    const X_OK: usize = 1;
-    const AT_EACCESS: usize = 0x200;
     const ST_NOEXEC: u64 = 8;
     /// Where `f_flags` is in struct statfs.
     const FLAGS_AT: usize = 80;
