@@ -81,7 +81,7 @@ impl Pager {
     pub fn end_paging_of(&self, start: usize, end: usize) -> bool {
         let mut s = self.lock_range(start, end);
         // No page of it leaves from here on.
-        self.note_flag(start, end, RangeFlags::LOCKED, true);
+        self.note_flag(start, end, RangeFlags::STAYS, true);
         let mut all = true;
         if let Some(active) = self.active() {
             let lost;

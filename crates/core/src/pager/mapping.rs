@@ -102,7 +102,7 @@ impl Pager {
     pub fn note_half_protected(&self, start: usize, end: usize, prot: u32) {
         let is_dormant = self.active().is_none();
         let _ = self.ranges.update(start, end, |r| {
-            let flags = r.flags.with(RangeFlags::LOCKED, true);
+            let flags = r.flags.with(RangeFlags::STAYS, true);
             let is_apart = is_dormant || flags.has(RangeFlags::UNREGISTERED);
             let flags = flags.with(RangeFlags::UNREGISTERED, is_apart);
             Range { prot: r.prot | prot, flags, ..r }
@@ -333,6 +333,8 @@ mod tests {
         assert_eq!(w.thread().access(w.at(4), false, |_| ()), Touch::Forbidden);
         let resident = || w.count(|state| state == PageState::Resident);
         let before = resident();
+        // munlock, of memory that the program has not locked.
+        w.lock_in_memory(&w.thread(), 0, 8, false);
         w.page_out();
         assert!(before >= 4 && resident() == before);
         w.check();

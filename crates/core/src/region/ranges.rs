@@ -16,7 +16,7 @@ pub struct RangeFlags(pub u32);
 
 impl RangeFlags {
     pub const NONE: RangeFlags = RangeFlags(0);
-    /// mlocked: never evicted.
+    /// Locked by the program (mlock): never evicted until it is unlocked.
     pub const LOCKED: RangeFlags = RangeFlags(1);
     /// Not inherited by fork (MADV_DONTFORK).
     pub const DONTFORK: RangeFlags = RangeFlags(2);
@@ -33,6 +33,9 @@ impl RangeFlags {
     pub const NOT_HUGE: RangeFlags = RangeFlags(64);
     /// The program reserved it: it may never touch most of it.
     pub const RESERVED: RangeFlags = RangeFlags(128);
+    /// Never evicted, whatever the program unlocks: its pages cannot be moved, or their protection
+    /// is not known for certain.
+    pub const STAYS: RangeFlags = RangeFlags(256);
 
     pub const fn has(self, other: RangeFlags) -> bool {
         self.0 & other.0 == other.0
@@ -64,7 +67,8 @@ impl Range {
     }
     /// Whether its pages may be taken out.
     pub fn is_swept(&self) -> bool {
-        !self.flags.has(RangeFlags::LOCKED) && !self.flags.has(RangeFlags::UNREGISTERED)
+        let kept = RangeFlags::LOCKED.0 | RangeFlags::UNREGISTERED.0 | RangeFlags::STAYS.0;
+        self.flags.0 & kept == 0
     }
     /// The part inside `[start, end)`.
     pub fn clip(&self, start: usize, end: usize) -> Range {

@@ -349,13 +349,13 @@ fn mprotect(number: usize, a: Args) -> isize {
         }
         // Pages with a protection key of their own cannot be moved: they stay resident.
         if number == nr::PKEY_MPROTECT && a[3] as i32 > 0 {
-            PAGER.note_flag(start, end, RangeFlags::LOCKED, true);
+            PAGER.note_flag(start, end, RangeFlags::STAYS, true);
         }
         grown(&mut s);
     } else if let Some(at) = stopped {
         PAGER.note_protected(start, at, prot);
         // The kernel may have changed some pages behind.
-        PAGER.note_flag(at, end, RangeFlags::LOCKED, true);
+        PAGER.note_flag(at, end, RangeFlags::STAYS, true);
     } else if r != Errno::EINVAL.as_return() {
         PAGER.note_half_protected(start, end, prot);
         grown(&mut s);
@@ -413,7 +413,7 @@ fn moved(s: &mut Locked<'_>, managed: Option<Range>, a: Args, new: usize) -> isi
     PAGER.note_moved(s, old, old_len, new, new_len, flags & MREMAP_DONTUNMAP != 0);
     if managed.is_some() && !whole {
         // Several ranges were moved at once: their protections are not known one by one any more.
-        PAGER.note_flag(new, new + new_len, RangeFlags::LOCKED, true);
+        PAGER.note_flag(new, new + new_len, RangeFlags::STAYS, true);
     }
     grown(s);
     new as isize
