@@ -11,7 +11,7 @@ use super::hold::ThreadHolds;
 use super::{Active, Locked, Pager};
 use crate::cache::ForkGuard;
 use crate::control::{Counter, Slot};
-use crate::region::RangeFlags;
+use crate::region::{ADDRESS_END, RangeFlags};
 use crate::store::extents::set_owner;
 use crate::sys::{Errno, Result};
 
@@ -90,6 +90,8 @@ impl Pager {
                 self.note_unmapped(s, r.start, r.end);
             }
         }
+        // The kernel has locked the parent's memory alone.
+        self.note_flag(0, ADDRESS_END, RangeFlags::LOCKED, false);
         let Some(active) = self.active() else { return Ok(()) };
         let attached = if may_renew { self.attach_again(s, active) } else { Err(Errno::EPERM) };
         if attached.is_err() {
@@ -184,6 +186,19 @@ mod tests {
         }));
         assert_eq!(w.pager.stored_pages(), 8);
         (4..12).for_each(|page| assert_byte(&mut thread, page, page as u8 + 1));
+        w.check();
+    }
+
+    #[test]
+    fn memory_that_is_locked_is_not_locked_in_the_child() {
+        let w = World::new(Spec::roomy(PAGES));
+        let mut thread = write(&w, PAGES);
+        w.lock_in_memory(&thread, 0, 8, true);
+        w.pager.note_flag(w.at(4), w.at(12), RangeFlags::STAYS, true);
+        let may_leave =
+            || [0, 4, 8, 12].map(|page| w.pager.ranges.find(w.at(page)).unwrap().is_swept());
+        assert!(w.fork(&mut thread, |_| assert_eq!(may_leave(), [true, false, false, true])));
+        assert_eq!(may_leave(), [false, false, false, true]);
         w.check();
     }
 

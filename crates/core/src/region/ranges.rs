@@ -16,7 +16,8 @@ pub struct RangeFlags(pub u32);
 
 impl RangeFlags {
     pub const NONE: RangeFlags = RangeFlags(0);
-    /// Locked by the program (mlock): never evicted until it is unlocked.
+    /// Locked by the program (mlock): never evicted until it is unlocked. A child of fork does not
+    /// inherit it.
     pub const LOCKED: RangeFlags = RangeFlags(1);
     /// Not inherited by fork (MADV_DONTFORK).
     pub const DONTFORK: RangeFlags = RangeFlags(2);
