@@ -120,6 +120,14 @@ static void errors(void) {
     printf("locked %ld\n", advise(192, 32, PAGEOUT));
     expect("locked", 200, 216, 16, 16);
     check("locked", 192, 224);
+    // Memory that is locked when it is touched stays out until then, and stays in from then on.
+    advise(224, 32, PAGEOUT);
+    printf("locked when touched %ld\n", result(mlock2(page(224), 32 * PAGE, MLOCK_ONFAULT)));
+    expect("locked when touched", 224, 256, 0, 4);
+    check("locked when touched", 224, 256);
+    advise(224, 32, PAGEOUT);
+    expect("locked and touched", 224, 256, 32, 32);
+    munlock(page(224), 32 * PAGE);
     // Nothing is discarded behind a locked page of another kind.
     advise(161, 39, PAGEOUT);
     int shared = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;

@@ -169,8 +169,9 @@ impl Pager {
         range: &Range,
         page: usize,
     ) -> Option<Serve> {
-        let mechanism =
-            active.mechanism.as_huge().filter(|_| self.may_be_huge(active, range, page))?;
+        // The kernel moves nothing between memory that is locked and memory that is not.
+        let may_come = range.is_swept() && self.may_be_huge(active, range, page);
+        let mechanism = active.mechanism.as_huge().filter(|_| may_come)?;
         let start = page / HUGE_BYTES * HUGE_BYTES;
         // Words first: without memory for them nothing may be mapped.
         let m = self.table.ensure(start).ok()?.0;
@@ -622,6 +623,18 @@ mod tests {
         check(&w);
         (0..2).for_each(|stretch| assert_is(&mut thread, stretch, written));
         assert_eq!(w.pager.slot().get(Counter::HugeFaults), 4);
+    }
+
+    #[test]
+    fn into_locked_memory_come_small_pages() {
+        let w = world(2);
+        w.pager.note_flag(w.at(0), w.at(HUGE_PAGES), RangeFlags::LOCKED, true);
+        assert!(serve(&w, 5).is_none() && serve(&w, HUGE_PAGES + 5).is_some());
+        let mut thread = w.thread();
+        write(&mut thread, 0);
+        assert_is(&mut thread, 0, written);
+        assert!(!w.pager.is_in_huge(w.at(0)) && w.pager.is_in_huge(w.at(HUGE_PAGES)));
+        check(&w);
     }
 
     #[test]

@@ -39,18 +39,20 @@ const MREMAP_DONTUNMAP: usize = 4;
 const SHM_REMAP: usize = 0o40000;
 const MCL_CURRENT: usize = 1;
 const MCL_FUTURE: usize = 2;
+const MCL_ONFAULT: usize = 4;
 
 /// End of the heap, as the program last set it.
 static BREAK: AtomicUsize = AtomicUsize::new(0);
-/// Set while mlockall(MCL_FUTURE) is in force.
-static LOCK_FUTURE: AtomicBool = AtomicBool::new(false);
+/// The flags of mlockall while MCL_FUTURE is in force, else 0.
+static LOCK_FUTURE: AtomicUsize = AtomicUsize::new(0);
+
 pub fn set_break(addr: usize) {
     BREAK.store(addr, Ordering::Release);
 }
 
 /// Called in the child after fork, whose mappings to come the kernel does not lock.
 pub fn after_fork_child() {
-    LOCK_FUTURE.store(false, Ordering::Relaxed);
+    LOCK_FUTURE.store(0, Ordering::Relaxed);
 }
 
 fn overlaps(start: usize, len: usize) -> bool {
@@ -260,7 +262,8 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
         return r;
     }
     debug_assert!(flags & MAP_FIXED == 0 || start == addr);
-    let locked = flags & MAP_LOCKED != 0 || LOCK_FUTURE.load(Ordering::Relaxed);
+    let future = LOCK_FUTURE.load(Ordering::Relaxed);
+    let locked = flags & MAP_LOCKED != 0 || future != 0;
     PAGER.note_mapped(
         &mut s,
         start,
@@ -271,7 +274,7 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
     if reserved::is_mapping(a) && !locked && flags & MAP_POPULATE == 0 {
         reserved::note(start, end);
     }
-    if populate || (locked && active) {
+    if populate || (locked && active && future & MCL_ONFAULT == 0) {
         let (guard, _) = PAGER.make_resident(s, start, end);
         s = guard;
     }
@@ -429,7 +432,7 @@ fn brk(wanted: usize) -> isize {
     let r = call!(nr::BRK, wanted);
     let (old, new) = (page_ceil(BREAK.load(Ordering::Relaxed)), page_ceil(r as usize));
     if new > old {
-        let locked = LOCK_FUTURE.load(Ordering::Relaxed);
+        let locked = LOCK_FUTURE.load(Ordering::Relaxed) != 0;
         PAGER.note_mapped(&mut s, old, new, 3, RangeFlags::NONE.with(RangeFlags::LOCKED, locked));
         grown(&mut s);
     } else if new < old {
@@ -439,13 +442,24 @@ fn brk(wanted: usize) -> isize {
     r
 }
 
+/// Whether a call that locks memory brings it in, too. Memory that is locked when it is touched
+/// stays out until then, and flags that the kernel does not know it refuses.
+fn brings_in(number: usize, flags: usize) -> bool {
+    match number {
+        nr::MLOCK => true,
+        nr::MLOCK2 => flags == 0,
+        nr::MLOCKALL => flags & (MCL_CURRENT | MCL_ONFAULT) == MCL_CURRENT,
+        _ => false,
+    }
+}
+
 fn mlock(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     let (start, end) = (page_floor(a[0]), page_ceil(a[0].saturating_add(a[1])));
     let mut s = PAGER.lock_range(start, end);
     // Resident pages must stay until the others have come: the kernel stops at a missing page, with
     // the mapping locked.
     let mark = t.holds().mark();
-    if number != nr::MUNLOCK {
+    if brings_in(number, a[2]) {
         t.holds().push(start, end, &raw const s as usize);
         let (guard, ok) = PAGER.make_resident(s, start, end);
         s = guard;
@@ -465,7 +479,7 @@ fn mlock(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
 
 fn mlockall(flags: usize) -> isize {
     let mut s = PAGER.lock();
-    if flags & MCL_CURRENT != 0 && ACTIVE.load(Ordering::Acquire) {
+    if brings_in(nr::MLOCKALL, flags) && ACTIVE.load(Ordering::Acquire) {
         let (guard, ok) = PAGER.make_resident(s, 0, uzswap::region::ADDRESS_END);
         s = guard;
         if !ok {
@@ -477,7 +491,8 @@ fn mlockall(flags: usize) -> isize {
         if flags & MCL_CURRENT != 0 {
             PAGER.note_flag(0, uzswap::region::ADDRESS_END, RangeFlags::LOCKED, true);
         }
-        LOCK_FUTURE.store(flags & MCL_FUTURE != 0, Ordering::Relaxed);
+        let future = if flags & MCL_FUTURE != 0 { flags } else { 0 };
+        LOCK_FUTURE.store(future, Ordering::Relaxed);
     }
     drop(s);
     r
@@ -487,7 +502,7 @@ fn munlockall() -> isize {
     let s = PAGER.lock();
     let r = call!(nr::MUNLOCKALL);
     if r == 0 {
-        LOCK_FUTURE.store(false, Ordering::Relaxed);
+        LOCK_FUTURE.store(0, Ordering::Relaxed);
         PAGER.note_flag(0, uzswap::region::ADDRESS_END, RangeFlags::LOCKED, false);
     }
     drop(s);
@@ -524,10 +539,22 @@ mod tests {
             is_locked
         };
         run::set_settings(uzswap::control::Settings::new());
-        LOCK_FUTURE.store(true, Ordering::Relaxed);
+        LOCK_FUTURE.store(MCL_FUTURE, Ordering::Relaxed);
         assert!(map());
         after_fork_child();
         assert!(!map());
+    }
+
+    #[test]
+    fn memory_that_is_locked_when_it_is_touched_does_not_come_before() {
+        const MLOCK_ONFAULT: usize = 1;
+        assert!(brings_in(nr::MLOCK, 0) && brings_in(nr::MLOCK2, 0));
+        assert!(brings_in(nr::MLOCK, MLOCK_ONFAULT), "mlock has no flags");
+        assert!(!brings_in(nr::MLOCK2, MLOCK_ONFAULT) && !brings_in(nr::MUNLOCK, 0));
+        let all = |flags| brings_in(nr::MLOCKALL, flags);
+        assert!(all(MCL_CURRENT) && all(MCL_CURRENT | MCL_FUTURE));
+        assert!(!all(MCL_FUTURE) && !all(MCL_CURRENT | MCL_ONFAULT));
+        assert!(!all(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT));
     }
 
     #[test]
