@@ -29,7 +29,12 @@ pub fn is_mapping(a: &Args) -> bool {
 }
 
 pub fn overlaps(start: usize, len: usize) -> bool {
-    MAPPINGS.first_overlap_unlocked(start, start.saturating_add(len)).is_some()
+    first(start, start.saturating_add(len)).is_some()
+}
+
+/// The first such memory that touches `[start, end)`.
+pub fn first(start: usize, end: usize) -> Option<Range> {
+    MAPPINGS.first_overlap_unlocked(start, end)
 }
 
 /// Notes that `[start, end)` is such memory now. `is_large`: it counts as a reservation. Without

@@ -14,7 +14,7 @@ use uzswap::sys::fd::ForNow;
 use uzswap::sys::mem::{
     MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_TYPE, PROT_EXEC,
 };
-use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
+use uzswap::sys::{Errno, PAGE_SIZE, check, nr, program};
 
 use super::own_stack::runtime;
 use super::reserved::{dormant_pages, inherited_pages};
@@ -238,11 +238,9 @@ fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
 fn mmap_noted(a: Args, anonymous: bool) -> isize {
     let [addr, len, prot, flags, ..] = a;
     // A mapping that the kernel places by itself is not there yet, so there is no range to lock.
-    let mut s = if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 {
-        PAGER.lock_range(addr, addr.saturating_add(page_ceil(len)))
-    } else {
-        PAGER.enter()
-    };
+    let is_fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0;
+    let fixed_end = addr.saturating_add(page_ceil(len));
+    let mut s = if is_fixed { PAGER.lock_range(addr, fixed_end) } else { PAGER.enter() };
     let active = ACTIVE.load(Ordering::Acquire);
     let populate = anonymous && active && flags & MAP_POPULATE != 0;
     let mut b = a;
@@ -250,7 +248,12 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
         b[3] &= !MAP_POPULATE;
     }
     let r = raw(nr::MMAP, b);
-    let Ok(start) = check(r) else { return r };
+    let Ok(start) = check(r) else {
+        if is_fixed {
+            note_failed_over(&mut s, addr, fixed_end);
+        }
+        return r;
+    };
     let end = start + page_ceil(len);
     file_memory::forget(&s, start, end);
     if !anonymous {
@@ -299,10 +302,26 @@ fn munmap(a: Args) -> isize {
     let mut s = PAGER.lock_range(a[0], a[0].saturating_add(page_ceil(a[1])));
     let r = raw(nr::MUNMAP, a);
     if r == 0 {
-        PAGER.note_unmapped(&mut s, a[0], a[0] + page_ceil(a[1]));
-        file_memory::forget(&s, a[0], a[0] + page_ceil(a[1]));
+        note_gone(&mut s, a[0], a[0] + page_ceil(a[1]));
     }
     r
+}
+
+/// Notes that nothing of `[start, end)` is ours to know any more.
+fn note_gone(s: &mut Locked<'_>, start: usize, end: usize) {
+    PAGER.note_unmapped(s, start, end);
+    file_memory::forget(s, start, end);
+}
+
+/// After a call that failed and was to map something over `[start, end)`: the kernel unmaps all of
+/// it first, and does not bring it back. In doubt it is there.
+fn note_failed_over(s: &mut Locked<'_>, start: usize, end: usize) {
+    let managed = PAGER.ranges.first_overlap_unlocked(start, end);
+    let Some(noted) = managed.or_else(|| file_memory::first(start, end)) else { return };
+    let page = noted.start.max(start);
+    if program::mincore(page, &mut [0]) == Err(Errno::ENOMEM) {
+        note_gone(s, start, end);
+    }
 }
 
 /// Moves or resizes a private mapping of a file, which stays one (mremap).
@@ -393,6 +412,11 @@ fn mremap(a: Args) -> isize {
     }
     let r = raw(nr::MREMAP, a);
     let Ok(new) = check(r) else {
+        if flags & MREMAP_FIXED != 0 {
+            note_failed_over(&mut s, target, target.saturating_add(new_len));
+            // A mapping that is to become smaller does so first.
+            note_failed_over(&mut s, old + new_len.min(old_len), old_end);
+        }
         PAGER.after_move(old, old_end);
         return r;
     };
@@ -527,7 +551,8 @@ fn shmat_over(a: Args) -> isize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uzswap::sys::mem::{PROT_READ, PROT_WRITE};
+    use std::os::fd::AsRawFd;
+    use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
 
     #[test]
     fn a_child_of_fork_does_not_inherit_that_memory_to_come_is_locked() {
@@ -580,5 +605,35 @@ mod tests {
         assert!(overlaps(memory, LEN) && !file_memory::overlaps(memory, LEN));
         assert_eq!(munmap([memory, LEN, 0, 0, 0, 0]), 0);
         assert!(!overlaps(memory, LEN));
+    }
+
+    #[test]
+    fn a_mapping_that_fails_takes_along_what_it_was_to_lie_over() {
+        const LEN: usize = 2 * PAGE_SIZE;
+        let start = uzswap::sys::mem::map_anonymous(3 * LEN, PROT_READ | PROT_WRITE).unwrap();
+        let [file, between, end] = [start + LEN, start + 2 * LEN, start + 3 * LEN];
+        {
+            let mut s = PAGER.enter();
+            PAGER.note_mapped(&mut s, start, file, 3, RangeFlags::NONE);
+            file_memory::note(&s, file, between);
+            PAGER.note_mapped(&mut s, between, end, 3, RangeFlags::NONE);
+        }
+        let map_over = |at: usize, len: usize, fd: i32| {
+            mmap_noted([at, len, 3, MAP_SHARED | MAP_FIXED, fd as usize, 0], false)
+        };
+        let is_noted =
+            || [overlaps(start, LEN), file_memory::overlaps(file, LEN), overlaps(between, LEN)];
+        assert_eq!(map_over(start, 3 * LEN, -1), Errno::EBADF.as_return());
+        assert_eq!(is_noted(), [true; 3], "nothing was done");
+        // The kernel asks a socket for its memory when what was there is unmapped.
+        let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        assert_eq!(map_over(start + PAGE_SIZE, 2 * LEN, socket.as_raw_fd()), -19);
+        assert!(program::mincore(file, &mut [0]).is_err(), "it is gone");
+        assert_eq!(is_noted(), [true, false, true]);
+        assert!(overlaps(start, PAGE_SIZE) && !overlaps(start + PAGE_SIZE, PAGE_SIZE));
+        assert!(overlaps(end - PAGE_SIZE, PAGE_SIZE) && !overlaps(between, PAGE_SIZE));
+        for at in [start, end - PAGE_SIZE] {
+            assert_eq!(munmap([at, PAGE_SIZE, 0, 0, 0, 0]), 0);
+        }
     }
 }
