@@ -538,11 +538,16 @@ fn munlockall() -> isize {
 fn shmat_over(a: Args) -> isize {
     let mut s = PAGER.lock();
     let r = raw(nr::SHMAT, a);
-    if let Ok(at) = check(r) {
-        let mut info = [0u64; 14];
-        // IPC_STAT: shm_segsz follows the 48 bytes of ipc_perm.
-        if call!(nr::SHMCTL, a[0], 2, info.as_mut_ptr()) == 0 {
-            PAGER.note_unmapped(&mut s, at, at + page_ceil(info[6] as usize));
+    let mut info = [0u64; 14];
+    // IPC_STAT: shm_segsz follows the 48 bytes of ipc_perm.
+    if call!(nr::SHMCTL, a[0], 2, info.as_mut_ptr()) == 0 {
+        let len = page_ceil(info[6] as usize);
+        match check(r) {
+            Ok(at) => note_gone(&mut s, at, at + len),
+            Err(_) => {
+                let at = page_floor(a[1]);
+                note_failed_over(&mut s, at, at.saturating_add(len));
+            }
         }
     }
     r
@@ -605,6 +610,27 @@ mod tests {
         assert!(overlaps(memory, LEN) && !file_memory::overlaps(memory, LEN));
         assert_eq!(munmap([memory, LEN, 0, 0, 0, 0]), 0);
         assert!(!overlaps(memory, LEN));
+    }
+
+    #[test]
+    fn over_a_mapping_of_a_file_and_managed_memory_a_segment_is_neither() {
+        const LEN: usize = 2 * PAGE_SIZE;
+        let start = uzswap::sys::mem::map_anonymous(2 * LEN, PROT_READ | PROT_WRITE).unwrap();
+        let file = start + LEN;
+        {
+            let mut s = PAGER.enter();
+            PAGER.note_mapped(&mut s, start, file, 3, RangeFlags::NONE);
+            file_memory::note(&s, file, file + LEN);
+        }
+        let id = call!(nr::SHMGET, 0, 2 * LEN - 1, 0o600);
+        assert!(id >= 0, "error {id}");
+        let noted = || [overlaps(start, LEN), file_memory::overlaps(file, LEN)];
+        let attach = |flags| shmat_over([id as usize, start, flags, 0, 0, 0]);
+        assert_eq!((attach(0), noted()), (Errno::EINVAL.as_return(), [true; 2]));
+        assert_eq!((attach(SHM_REMAP), noted()), (start as isize, [false; 2]));
+        assert_eq!(call!(nr::SHMDT, start), 0);
+        // IPC_RMID.
+        assert_eq!(call!(nr::SHMCTL, id, 0, 0), 0);
     }
 
     #[test]
