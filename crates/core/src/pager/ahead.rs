@@ -125,7 +125,7 @@ impl Pager {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{READ_WRITE, Spec, Touch, World};
+    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, Touch, World};
     use super::*;
 
     /// It would make room for the others, and hold claims meanwhile.
@@ -142,6 +142,29 @@ mod tests {
         let touch = w.guest().access(w.at(1), false, |b| assert_eq!(b[7], 1));
         w.pager.enter().coming = Ahead::NOTHING;
         assert_eq!((touch, w.pager.resident_pages()), (Touch::Done, 1));
+        w.check();
+    }
+
+    #[test]
+    fn a_guest_brings_one_page_of_a_huge_page() {
+        let w = World::new(Spec { blocks: 2, ..Spec::roomy(2 * STRETCH_PAGES) });
+        w.map(0, 2 * STRETCH_PAGES, READ_WRITE);
+        let huge = STRETCH_PAGES..2 * STRETCH_PAGES;
+        let mut thread = w.write(huge.clone(), |page, b| b[7] = page as u8);
+        assert!(w.pager.is_in_huge(w.at(STRETCH_PAGES)));
+        w.page_out();
+        assert_eq!(w.pager.resident_pages(), 0);
+        let mut guest = w.guest();
+        // One that was never touched, and one that was.
+        for (page, resident) in [(9, 1), (STRETCH_PAGES + 9, 2)] {
+            let byte = if page == 9 { 0 } else { page as u8 };
+            let touch = guest.access(w.at(page), true, |b| assert_eq!(b[7], byte));
+            assert_eq!((touch, w.pager.resident_pages()), (Touch::Done, resident));
+        }
+        w.check();
+        for page in huge {
+            thread.access(w.at(page), false, |b| assert_eq!(b[7], page as u8));
+        }
         w.check();
     }
 }

@@ -6,6 +6,7 @@
 //! threads that fault on one page waits for the claim of the first, and finds the page resident.
 
 use super::fill::Serve;
+use super::serve::HUGE_TRIES;
 use super::stream::FaultStream;
 use super::timing::Began;
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
@@ -234,7 +235,10 @@ impl Pager {
         stream: &mut FaultStream,
     ) -> core::result::Result<Fault, Locked<'a>> {
         let page = t.page;
-        match self.serve(&mut s, active, range, page, t.want, t.tries, t.is_write) {
+        // A guest brings one page of a huge page: others would wait for its claim of the whole, and
+        // for the room that it does not make.
+        let tries = if stream.is_of_guest { t.tries.max(HUGE_TRIES + 1) } else { t.tries };
+        match self.serve(&mut s, active, range, page, t.want, tries, t.is_write) {
             Serve::Done(pages, kind) => {
                 self.trace_served(page, pages, kind, t.is_write, false);
                 s = self.watch_arrivals(s, active, page, pages);

@@ -20,7 +20,7 @@ use crate::store::valkey::GONE;
 use crate::sys::{Errno, PAGE_SHIFT, PAGE_SIZE};
 
 /// Attempts to make room for a huge page.
-const HUGE_TRIES: u32 = 8;
+pub(super) const HUGE_TRIES: u32 = 8;
 /// Attempts to bring a window in by moving frames.
 const WINDOW_TRIES: u32 = 4;
 
