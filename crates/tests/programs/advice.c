@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { COLD = 20, PAGEOUT = 21, PIDFD_SELF = -10001 };
+enum { COLD = 20, PAGEOUT = 21, POPULATE_READ = 22, POPULATE_WRITE = 23, PIDFD_SELF = -10001 };
 enum { PAGE = 4096, PAGES = 16384, HALF = PAGES / 2 };
 
 static uint64_t *memory;
@@ -112,6 +112,14 @@ static void errors(void) {
     expect("before a hole", 0, 100, 0, 32);
     expect("behind a hole", 104, 1024, 0, 64);
     enum { PROT = PROT_READ | PROT_WRITE, FLAGS = MAP_PRIVATE | MAP_ANONYMOUS };
+    advise(64, 64, PAGEOUT);
+    printf("bring in up to a hole %ld\n", advise(64, 64, POPULATE_WRITE));
+    expect("brought in before a hole", 64, 100, 36, 36);
+    expect("brought in behind a hole", 104, 128, 0, 0);
+    mprotect(page(80), PAGE, PROT_READ);
+    printf("bring in what is read %ld", advise(64, 32, POPULATE_READ));
+    printf(", what is not written %ld\n", advise(64, 32, POPULATE_WRITE));
+    mprotect(page(80), PAGE, PROT);
     if (mmap(page(100), 4 * PAGE, PROT, FLAGS | MAP_FIXED, -1, 0) != page(100)) fail("mmap: %m");
     fill(100, 104);
     check("over a hole", 0, 1024);

@@ -9,7 +9,8 @@
 use core::sync::atomic::Ordering;
 
 use uzswap::pager::Locked;
-use uzswap::region::{ADDRESS_END, RangeFlags, page_ceil, page_floor};
+use uzswap::region::{ADDRESS_END, Range, RangeFlags, page_ceil, page_floor};
+use uzswap::sys::mem::{PROT_READ, PROT_WRITE};
 use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};
 
@@ -255,13 +256,47 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
         }
         // How pages are kept is the pager's to decide here.
         MERGEABLE | COLLAPSE => Some(0),
-        POPULATE_READ | POPULATE_WRITE => {
-            let (guard, ok) = PAGER.make_resident(s, start, end);
-            drop(guard);
-            Some(if ok { 0 } else { Errno::EFAULT.as_return() })
-        }
+        POPULATE_READ | POPULATE_WRITE => Some(populate(s, way, start, end, advice)),
         _ => None,
     }
+}
+
+/// Brings in all memory of `[start, end)` that the program may read, or write: the pager what it
+/// manages, and the kernel the rest, without the lock. As in the kernel the first place without
+/// memory, or without the right, ends it.
+fn populate(mut s: Locked<'_>, way: Way, start: usize, end: usize, advice: usize) -> isize {
+    let right = if advice == POPULATE_READ { PROT_READ } else { PROT_WRITE };
+    let mut at = start;
+    while at < end {
+        let range = PAGER.ranges.next_from(at).map(|range| range.clip(at, end));
+        let is_managed = |range: &Range| !range.flags.has(RangeFlags::UNREGISTERED);
+        match range.filter(|range| range.start == at && is_managed(range)) {
+            Some(range) if range.prot & right as u32 == 0 => return Errno::EINVAL.as_return(),
+            Some(range) if range.flags.has(RangeFlags::GUARD) => return Errno::EFAULT.as_return(),
+            Some(range) => {
+                let is_there;
+                (s, is_there) = PAGER.make_resident(s, at, range.end);
+                if !is_there {
+                    return Errno::EFAULT.as_return();
+                }
+                at = range.end;
+            }
+            None => {
+                // Up to where managed memory begins, or to the end of what is left to the kernel.
+                let stop = match range {
+                    Some(range) if range.start == at => range.end,
+                    Some(range) => range.start.min(end),
+                    None => end,
+                };
+                let r = s.unlocked(|| way.kernel(at, stop - at, advice));
+                if r != 0 {
+                    return r;
+                }
+                at = stop;
+            }
+        }
+    }
+    0
 }
 
 /// Notes the pages that are gone after a call that was to discard `[start, end)` and failed with
@@ -283,9 +318,8 @@ fn discarded_in_part(s: &mut Locked<'_>, start: usize, end: usize, r: isize, sto
 mod tests {
     use super::*;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-    use uzswap::sys::mem::{
-        MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_READ, PROT_WRITE,
-    };
+    use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, map_anonymous};
+    use uzswap::sys::program;
     use uzswap::sys::seccomp::Instruction;
 
     #[test]
@@ -319,6 +353,48 @@ mod tests {
         assert_eq!(note(Way::Madvise, at + 1, PAGE_SIZE, DONTFORK), Some(-22));
         expect(KEEPONFORK, RangeFlags::DONTFORK, false);
         PAGER.note_unmapped(&mut PAGER.enter(), at, at + 3 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn memory_comes_in_up_to_the_first_place_that_has_none_or_gives_no_right() {
+        const PAGES: usize = 8;
+        let start = map_anonymous(PAGES * PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap();
+        let at = |page: usize| start + page * PAGE_SIZE;
+        let note = |from: usize, to: usize, prot: u32| {
+            PAGER.note_mapped(&mut PAGER.enter(), at(from), at(to), prot, RangeFlags::NONE);
+        };
+        note(0, 1, 3);
+        note(2, 3, 3);
+        let populate = |from: usize, to: usize, advice: usize| {
+            populate(PAGER.enter(), Way::Madvise, at(from), at(to), advice)
+        };
+        if populate(0, 4, POPULATE_WRITE) == Errno::EINVAL.as_return() {
+            return std::println!("SKIPPED: before Linux 5.14");
+        }
+        let there: [_; PAGES] = core::array::from_fn(|page| program::is_present(at(page)));
+        let [managed, other] = [[there[0], there[2]], [there[1], there[3]]];
+        assert_eq!((managed, other), ([false; 2], [true; 2]), "the pager has nothing out");
+        assert!(!there[4..].contains(&true));
+        let (bad, none, fault) = (Errno::EINVAL, Errno::ENOMEM, Errno::EFAULT);
+        let refused = |e: Errno| e.as_return();
+        note(3, 4, PROT_READ as u32);
+        assert_eq!(populate(0, 4, POPULATE_READ), 0);
+        assert_eq!(populate(0, 4, POPULATE_WRITE), refused(bad));
+        note(3, 4, 0);
+        assert_eq!(populate(0, 4, POPULATE_READ), refused(bad));
+        note(3, 4, 3);
+        PAGER.note_flag(at(3), at(4), RangeFlags::GUARD, true);
+        assert_eq!(populate(0, 4, POPULATE_READ), refused(fault));
+        assert_eq!(populate(0, 3, POPULATE_READ), 0);
+        // Memory on the list that is the kernel's, a hole, and memory behind it.
+        PAGER.note_flag(at(3), at(4), RangeFlags::UNREGISTERED, true);
+        assert_eq!(call!(nr::MUNMAP, at(5), PAGE_SIZE), 0);
+        assert_eq!(populate(2, PAGES, POPULATE_WRITE), refused(none));
+        assert_eq!(
+            [3, 4, 6, 7].map(|page| program::is_present(at(page))),
+            [true, true, false, false]
+        );
+        PAGER.note_unmapped(&mut PAGER.enter(), start, at(PAGES));
     }
 
     /// A descriptor of a process.
