@@ -16,6 +16,8 @@ use crate::sys::{Errno, PAGE_SIZE, Result};
 /// Ranges that the note of a move adds at most: the new one, and what is cut at its ends and at the
 /// ends of the old one.
 const MOVED_RANGES_MOST: usize = 8;
+/// Ranges that one part of what is moved adds at most: the part, and what it cuts off.
+const RANGES_OF_PART: usize = 2;
 
 impl Pager {
     /// Notes that private anonymous memory was mapped at `[start, end)`, untouched.
@@ -164,7 +166,9 @@ impl Pager {
     pub fn prepare_move(&self, start: usize, end: usize) -> Result<()> {
         let Some(a) = self.active() else { return Ok(()) };
         // The note of the move cannot fail any more: pages that are out would read as zeros.
-        self.ranges.reserve(MOVED_RANGES_MOST)?;
+        let mut parts = 0;
+        self.ranges.for_each(start, end, |_| parts += 1);
+        self.ranges.reserve(MOVED_RANGES_MOST + RANGES_OF_PART * parts)?;
         self.wait_for_copies();
         let mut result = Ok(());
         let mut is_paged = false;
@@ -234,9 +238,14 @@ impl Pager {
         new_len: usize,
         keep_old: bool,
     ) {
-        let Some(first) = self.ranges.find(old) else { return };
-        let (prot, flags) = (first.prot, first.flags.with(RangeFlags::UNREGISTERED, false));
+        if self.ranges.find(old).is_none() {
+            return;
+        }
         let common = old_len.min(new_len);
+        // Memory that is added is like the last of the old, but for guard pages.
+        let last = self.ranges.find(old + old_len - PAGE_SIZE);
+        let (prot, flags) = last.map_or((0, RangeFlags::NONE), |r| (r.prot, r.flags));
+        let flags = flags.with(RangeFlags::UNREGISTERED, false).with(RangeFlags::GUARD, false);
         if new == old {
             if new_len < old_len {
                 self.note_unmapped(s, old + new_len, old + old_len);
@@ -250,6 +259,7 @@ impl Pager {
         self.own_all(old, old + common);
         // The destination's old contents are gone with its mapping.
         self.note_mapped(s, new, new + new_len, prot, flags);
+        self.copy_properties(old, new, common);
         self.move_words(s, old, new, common);
         self.watch_found(s, new, new + common);
         self.after_move(new, new + common);
@@ -263,6 +273,22 @@ impl Pager {
             }
         } else {
             self.note_unmapped(s, old, old + old_len);
+        }
+    }
+
+    /// Gives `[new, new + len)` the properties of the ranges of `[old, old + len)`, part by part.
+    fn copy_properties(&self, old: usize, new: usize, len: usize) {
+        let (mut at, end) = (old, old + len);
+        while at < end {
+            let Some(part) = self.ranges.next_from(at).filter(|r| r.start < end) else { return };
+            let part = part.clip(at, end);
+            at = part.end;
+            let (start, stop) = (part.start - old + new, part.end - old + new);
+            let _ = self.ranges.update(start, stop, |r| {
+                let is_apart = r.flags.has(RangeFlags::UNREGISTERED);
+                let flags = part.flags.with(RangeFlags::UNREGISTERED, is_apart);
+                Range { prot: part.prot, flags, ..r }
+            });
         }
     }
 
@@ -349,6 +375,40 @@ mod tests {
         pager.note_half_protected(start, end, READ_WRITE);
         let range = pager.ranges.find(start).expect("it is mapped");
         assert!(range.prot == READ_WRITE && range.flags.has(RangeFlags::UNREGISTERED));
+    }
+
+    #[test]
+    fn what_is_moved_keeps_the_properties_of_each_of_its_parts() {
+        for hides in [false, true] {
+            let w = World::new(Spec { hides, ..Spec::roomy(32) });
+            w.map(0, 12, READ_WRITE);
+            let mut thread = w.write(1..8, |page, b| b[9] = page as u8);
+            let flag =
+                |page: usize, flag| w.pager.note_flag(w.at(page), w.at(page + 1), flag, true);
+            flag(0, RangeFlags::GUARD);
+            flag(3, RangeFlags::LOCKED);
+            flag(5, RangeFlags::DONTFORK);
+            w.protect(6, 1, PROT_READ);
+            w.page_out();
+            w.map(16, 12, READ_WRITE);
+            w.remap(0, 16, 8, false);
+            let range = |page: usize| w.pager.ranges.find(w.at(page)).expect("it is mapped");
+            let of = |page: usize| (range(page).prot, range(page).flags);
+            assert_eq!(of(16), (READ_WRITE, RangeFlags::GUARD));
+            assert_eq!([17, 20, 23].map(of), [(READ_WRITE, RangeFlags::NONE); 3]);
+            assert_eq!(of(19), (READ_WRITE, RangeFlags::LOCKED));
+            assert_eq!(of(21), (READ_WRITE, RangeFlags::DONTFORK));
+            assert_eq!(of(22), (PROT_READ, RangeFlags::NONE));
+            for page in 1..8 {
+                let right = |b: &mut [u8; PAGE_SIZE]| assert_eq!(b[9], page as u8);
+                assert_eq!(thread.access(w.at(16 + page), false, right), Touch::Done);
+            }
+            w.check();
+            // Memory that is added behind a guard page is none.
+            flag(11, RangeFlags::GUARD);
+            w.resize(8, 4, 8, READ_WRITE);
+            assert_eq!([11, 12].map(|page| of(page).1), [RangeFlags::GUARD, RangeFlags::NONE]);
+        }
     }
 
     /// A list that has no memory takes a range as little as one that is beyond its addresses.

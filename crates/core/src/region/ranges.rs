@@ -223,6 +223,13 @@ impl Ranges {
         i < self.len() && self.at(i).start < end
     }
 
+    /// Whether all of `[start, end)` is managed. With the lock held.
+    pub fn cover(&self, start: usize, end: usize) -> bool {
+        let mut at = start;
+        self.for_each(start, end, |r| at = if r.start == at { r.end } else { at });
+        at >= end
+    }
+
     /// Calls `f` for the part of every range inside `[start, end)`. `f` must not change the list.
     pub fn for_each(&self, start: usize, end: usize, mut f: impl FnMut(Range)) {
         let mut i = self.index_from(start);
@@ -439,6 +446,17 @@ mod tests {
         assert_eq!([first(9, 16), first(10, 12), first(14, 16)], [None; 3]);
         l.remove(11 * P, 12 * P).unwrap();
         assert_eq!(first(10, 16), None);
+    }
+
+    #[test]
+    fn ranges_side_by_side_cover_what_lies_in_them_and_no_hole() {
+        let l = Ranges::new();
+        for range in [r(10, 12, 3), r(12, 14, 1), r(15, 16, 3)] {
+            l.add(range).unwrap();
+        }
+        let cover = |start: usize, end: usize| l.cover(start * P, end * P);
+        assert!(cover(10, 14) && cover(11, 13) && cover(15, 16));
+        assert!(!cover(9, 12) && !cover(13, 15) && !cover(13, 16) && !cover(14, 15));
     }
 
     /// Against a naive model: one cell per page.

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use uzswap::control::Counter;
 use uzswap::pager::{Active, Locked};
-use uzswap::region::{Range, RangeFlags, page_ceil, page_floor};
+use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::fd::ForNow;
 use uzswap::sys::mem::{
     MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_TYPE, PROT_EXEC,
@@ -394,12 +394,16 @@ fn mremap(a: Args) -> isize {
     if !old.is_multiple_of(PAGE_SIZE) || managed.is_some() && old_len == 0 {
         return raw(nr::MREMAP, a);
     }
+    let is_move = flags & MREMAP_FIXED != 0 && old_len == new_len;
+    if is_move && !moves_as_one(old, old_end) {
+        return Errno::EFAULT.as_return();
+    }
     // Memory that stays at its place stays under the mechanism: other threads may use it meanwhile.
     let may_stay = managed.is_some() && flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) == 0;
     if may_stay && PAGER.active().is_some_and(|x| !x.mechanism.is_protect()) {
         let r = raw(nr::MREMAP, [old, old_len, new_len, flags & !MREMAP_MAYMOVE, target, 0]);
         if check(r).is_ok() {
-            return moved(&mut s, managed, a, old);
+            return moved(&mut s, a, old);
         }
         // A wrong argument is one wherever the memory is to go. Taken off the mechanism for such a
         // call, pages that are out would read as zeros meanwhile.
@@ -429,19 +433,32 @@ fn mremap(a: Args) -> isize {
             file_moved(&s, a, new);
         }
     }
-    moved(&mut s, managed, a, new)
+    moved(&mut s, a, new)
+}
+
+/// Whether a move of `[old, end)` moves all of it. Newer kernels (6.17) move several mappings by
+/// one call, leave what lies where the holes come to be, and stop at a mapping that cannot go
+/// along. Others refuse that.
+fn moves_as_one(old: usize, end: usize) -> bool {
+    if PAGER.ranges.overlaps(old, end) { PAGER.ranges.cover(old, end) } else { !has_hole(old, end) }
+}
+
+/// Whether there is no mapping somewhere in `[start, end)`.
+fn has_hole(start: usize, end: usize) -> bool {
+    /// Pages that the kernel is asked for at a time.
+    const PAGES: usize = 512;
+    let mut there = [0u8; PAGES];
+    (start..end).step_by(PAGES * PAGE_SIZE).any(|at| {
+        let pages = ((end - at) / PAGE_SIZE).min(PAGES);
+        program::mincore(at, &mut there[..pages]) == Err(Errno::ENOMEM)
+    })
 }
 
 /// Notes that the kernel has moved or resized the memory, which is at `new`.
-fn moved(s: &mut Locked<'_>, managed: Option<Range>, a: Args, new: usize) -> isize {
+fn moved(s: &mut Locked<'_>, a: Args, new: usize) -> isize {
     let [old, old_len, new_len, flags, ..] = a;
     let (old_len, new_len) = (page_ceil(old_len), page_ceil(new_len));
-    let whole = managed.is_some_and(|m| m.end >= old + old_len);
     PAGER.note_moved(s, old, old_len, new, new_len, flags & MREMAP_DONTUNMAP != 0);
-    if managed.is_some() && !whole {
-        // Several ranges were moved at once: their protections are not known one by one any more.
-        PAGER.note_flag(new, new + new_len, RangeFlags::STAYS, true);
-    }
     grown(s);
     new as isize
 }
@@ -610,6 +627,29 @@ mod tests {
         assert!(overlaps(memory, LEN) && !file_memory::overlaps(memory, LEN));
         assert_eq!(munmap([memory, LEN, 0, 0, 0, 0]), 0);
         assert!(!overlaps(memory, LEN));
+    }
+
+    #[test]
+    fn memory_that_is_managed_in_part_and_memory_with_holes_is_not_moved() {
+        const LEN: usize = 4 * PAGE_SIZE;
+        let new = || uzswap::sys::mem::map_anonymous(LEN, PROT_READ | PROT_WRITE).unwrap();
+        let note = |at: usize, pages: usize| {
+            let end = at + pages * PAGE_SIZE;
+            PAGER.note_mapped(&mut PAGER.enter(), at, end, 3, RangeFlags::NONE);
+        };
+        let (old, to) = (new(), new());
+        note(old, 2);
+        note(to, 4);
+        let remap = |len| mremap([old, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0]);
+        assert_eq!(remap(LEN), Errno::EFAULT.as_return(), "two pages are not managed");
+        assert!(overlaps(old, PAGE_SIZE) && !overlaps(old + 2 * PAGE_SIZE, PAGE_SIZE));
+        assert_eq!(call!(nr::MUNMAP, old + 2 * PAGE_SIZE, PAGE_SIZE), 0);
+        PAGER.note_unmapped(&mut PAGER.enter(), old, old + LEN);
+        assert_eq!(remap(LEN), Errno::EFAULT.as_return(), "the third page is a hole");
+        assert!(overlaps(to, LEN));
+        assert_eq!(remap(2 * PAGE_SIZE), to as isize);
+        assert!(!overlaps(to, 2 * PAGE_SIZE) && overlaps(to + 2 * PAGE_SIZE, PAGE_SIZE));
+        assert_eq!(munmap([to, LEN, 0, 0, 0, 0]), 0);
     }
 
     #[test]
