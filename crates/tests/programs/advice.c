@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 enum { COLD = 20, PAGEOUT = 21, POPULATE_READ = 22, POPULATE_WRITE = 23, PIDFD_SELF = -10001 };
+enum { GUARD_INSTALL = 102, GUARD_REMOVE = 103 };
 enum { PAGE = 4096, PAGES = 16384, HALF = PAGES / 2 };
 
 static uint64_t *memory;
@@ -128,6 +129,18 @@ static void errors(void) {
     printf("locked %ld\n", advise(192, 32, PAGEOUT));
     expect("locked", 200, 216, 16, 16);
     check("locked", 192, 224);
+    // Guard pages are there on both sides of a hole: a call finds none to write to.
+    int ends[2];
+    if (pipe(ends) || write(ends[1], "guards", 6) != 6) fail("pipe: %m");
+    advise(288, 16, PAGEOUT);
+    if (munmap(page(290), PAGE)) fail("munmap: %m");
+    printf("guards over a hole %ld", advise(288, 8, GUARD_INSTALL));
+    printf(", read %ld\n", result(read(ends[0], page(292), 6)));
+    close(ends[0]), close(ends[1]);
+    advise(288, 2, GUARD_REMOVE), advise(291, 5, GUARD_REMOVE);
+    if (mmap(page(290), PAGE, PROT, FLAGS | MAP_FIXED, -1, 0) != page(290)) fail("mmap: %m");
+    fill(288, 296);
+    check("guards", 280, 304);
     // Memory that is locked when it is touched stays out until then, and stays in from then on.
     advise(224, 32, PAGEOUT);
     printf("locked when touched %ld\n", result(mlock2(page(224), 32 * PAGE, MLOCK_ONFAULT)));

@@ -16,7 +16,9 @@ use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};
 
 use super::super::buffers::copy_in;
 use super::super::owners;
-use super::{ACTIVE, Answer, Args, PAGER, ThreadBlock, activate, call, evictor, overlaps, runtime};
+use super::{
+    ACTIVE, Answer, Args, PAGER, ThreadBlock, activate, call, evictor, has_hole, overlaps, runtime,
+};
 
 const WILLNEED: usize = 3;
 const DONTNEED: usize = 4;
@@ -232,20 +234,18 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
         return None;
     }
     match advice {
-        DONTNEED | FREE | DONTNEED_LOCKED | GUARD_INSTALL => {
+        GUARD_INSTALL => Some(install_guards(&mut s, way, start, len)),
+        DONTNEED | FREE | DONTNEED_LOCKED => {
             // MADV_FREE may drop at once; a page dropped later, unseen, could not be told from a
             // stored one.
             let kernel = if advice == FREE { DONTNEED } else { advice };
             let r = way.kernel(start, len, kernel);
             if r == 0 {
                 PAGER.note_discarded(&mut s, start, end);
-            } else if kernel != GUARD_INSTALL {
+            } else {
                 // A refusal by `process_madvise` may be one of this advice for any process.
                 let stops = kernel == DONTNEED && matches!(way, Way::Madvise);
                 discarded_in_part(&mut s, start, end, r, stops);
-            }
-            if advice == GUARD_INSTALL && r == 0 {
-                PAGER.note_flag(start, end, RangeFlags::GUARD, true);
             }
             Some(r)
         }
@@ -297,6 +297,26 @@ fn populate(mut s: Locked<'_>, way: Way, start: usize, end: usize, advice: usize
         }
     }
     0
+}
+
+/// Makes guard pages, whose contents are gone. A call that fails has made them everywhere but in a
+/// hole, or up to a locked range.
+fn install_guards(s: &mut Locked<'_>, way: Way, start: usize, len: usize) -> isize {
+    let end = start + page_ceil(len);
+    let r = way.kernel(start, len, GUARD_INSTALL);
+    // An older kernel does not know the advice, and `process_madvise` may refuse it.
+    let is_known = || matches!(way, Way::Madvise) && way.kernel(start, 0, GUARD_INSTALL) == 0;
+    let made_to = match r {
+        0 => Some(end),
+        _ if r == Errno::ENOMEM.as_return() => has_hole(start, end).then_some(end),
+        _ if r == Errno::EINVAL.as_return() && is_known() => PAGER.ranges.first_locked(start, end),
+        _ => None,
+    };
+    if let Some(stop) = made_to {
+        PAGER.note_discarded(s, start, stop);
+        PAGER.note_flag(start, stop, RangeFlags::GUARD, true);
+    }
+    r
 }
 
 /// Notes the pages that are gone after a call that was to discard `[start, end)` and failed with
@@ -395,6 +415,37 @@ mod tests {
             [true, true, false, false]
         );
         PAGER.note_unmapped(&mut PAGER.enter(), start, at(PAGES));
+    }
+
+    #[test]
+    fn guard_pages_are_noted_where_a_call_that_fails_has_made_them() {
+        const PAGES: usize = 6;
+        let start = map_anonymous(PAGES * PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap();
+        let at = |page: usize| start + page * PAGE_SIZE;
+        let mut s = PAGER.enter();
+        PAGER.note_mapped(&mut s, start, at(PAGES), 3, RangeFlags::NONE);
+        let is_guard = |page: usize| {
+            PAGER.ranges.find(at(page)).is_some_and(|r| r.flags.has(RangeFlags::GUARD))
+        };
+        let guards = || -> [bool; PAGES] { core::array::from_fn(is_guard) };
+        if Way::Madvise.kernel(start, 0, GUARD_INSTALL) != 0 {
+            return std::println!("SKIPPED: before Linux 6.13");
+        }
+        assert_eq!(call!(nr::MLOCK, at(4), PAGE_SIZE), 0);
+        PAGER.note_flag(at(4), at(5), RangeFlags::LOCKED, true);
+        let r = install_guards(&mut s, Way::Madvise, at(3), 3 * PAGE_SIZE);
+        assert_eq!((r, guards()), (-22, [false, false, false, true, false, false]));
+        assert_eq!(call!(nr::MUNMAP, at(1), PAGE_SIZE), 0);
+        PAGER.note_unmapped(&mut s, at(1), at(2));
+        let r = install_guards(&mut s, Way::Madvise, start, 3 * PAGE_SIZE);
+        assert_eq!((r, guards()), (-12, [true, false, true, true, false, false]));
+        assert_eq!(install_guards(&mut s, Way::Madvise, at(5), PAGE_SIZE), 0);
+        assert_eq!(guards(), [true, false, true, true, false, true]);
+        for (page, is_guard) in guards().into_iter().enumerate().filter(|(page, _)| *page != 1) {
+            let r = Way::Madvise.kernel(at(page), PAGE_SIZE, POPULATE_READ);
+            assert_eq!(r != 0, is_guard, "page {page}");
+        }
+        PAGER.note_unmapped(&mut s, start, at(PAGES));
     }
 
     /// A descriptor of a process.
