@@ -227,6 +227,8 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
             }
             return Some(r);
         }
+        // Paging that begins later must not fill them.
+        GUARD_INSTALL | GUARD_REMOVE => {}
         _ if !active => return None,
         _ => {}
     }
@@ -415,6 +417,23 @@ mod tests {
             [true, true, false, false]
         );
         PAGER.note_unmapped(&mut PAGER.enter(), start, at(PAGES));
+    }
+
+    #[test]
+    fn guard_pages_are_noted_before_paging_begins() {
+        let at = map_anonymous(2 * PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap();
+        PAGER.note_mapped(&mut PAGER.enter(), at, at + 2 * PAGE_SIZE, 3, RangeFlags::NONE);
+        let is_guard = || PAGER.ranges.find(at).unwrap().flags.has(RangeFlags::GUARD);
+        let advise = |start, advice| note(Way::Madvise, start, PAGE_SIZE, advice);
+        if advise(at, GUARD_INSTALL) != Some(0) {
+            return std::println!("SKIPPED: before Linux 6.13");
+        }
+        assert!(is_guard());
+        assert_eq!(advise(at + 8, GUARD_REMOVE), None, "the kernel refuses that");
+        assert!(is_guard());
+        assert_eq!(advise(at, GUARD_REMOVE), Some(0));
+        assert!(!is_guard());
+        PAGER.note_unmapped(&mut PAGER.enter(), at, at + 2 * PAGE_SIZE);
     }
 
     #[test]
