@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum { COLD = 20, PAGEOUT = 21, POPULATE_READ = 22, POPULATE_WRITE = 23, PIDFD_SELF = -10001 };
-enum { GUARD_INSTALL = 102, GUARD_REMOVE = 103 };
+enum { GUARD_INSTALL = 102, GUARD_REMOVE = 103, MSEAL = 462 };
 enum { PAGE = 4096, PAGES = 16384, HALF = PAGES / 2 };
 
 static uint64_t *memory;
@@ -227,6 +227,17 @@ static void of_a_file(void) {
     check("beside a file", 128, PAGES);
 }
 
+// Sealed memory cannot be changed by mprotect any more: what is out of it comes all the same.
+static void of_sealed_memory(void) {
+    fill(PAGES - 64, PAGES);
+    advise(PAGES - 64, 64, PAGEOUT);
+    printf("sealed %ld\n", result(syscall(MSEAL, page(PAGES - 64), 64 * PAGE, 0)));
+    check("sealed", PAGES - 64, PAGES);
+    advise(PAGES - 64, 64, PAGEOUT);
+    fill(PAGES - 64, PAGES);
+    check("sealed, written", PAGES - 64, PAGES);
+}
+
 int main(int count, char **words) {
     is_managed = count > 1 && !strcmp(words[1], "managed");
     size_t bytes = (size_t)PAGES * PAGE;
@@ -241,5 +252,6 @@ int main(int count, char **words) {
     close(fd);
     of_a_child();
     of_a_file();
+    of_sealed_memory();
     return 0;
 }

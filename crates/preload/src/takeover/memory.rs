@@ -94,6 +94,7 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
         }
         nr::MLOCKALL => runtime(t, move || mlockall(a[0])),
         nr::MUNLOCKALL => runtime(t, munlockall),
+        nr::MSEAL if overlaps(a[0], a[1]) => runtime(t, move || mseal(a)),
         nr::SHMAT if a[2] & SHM_REMAP != 0 => runtime(t, move || shmat_over(a)),
         nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT | nr::MREMAP | nr::MADVISE => {
             return Some(Answer::Inline);
@@ -548,6 +549,22 @@ fn munlockall() -> isize {
     }
     drop(s);
     r
+}
+
+/// Seals memory against changes of its mapping. By protection faults such changes hide and show its
+/// pages: one that is out could not be shown any more. So paging of that memory ends first.
+fn mseal(a: Args) -> isize {
+    let [start, len, flags, ..] = a;
+    let end = start.saturating_add(page_ceil(len));
+    let s = PAGER.lock_range(page_floor(start), end);
+    let is_hidden = PAGER.active().is_some_and(|x| x.mechanism.is_protect());
+    // Anything else the kernel refuses.
+    if is_hidden && start.is_multiple_of(PAGE_SIZE) && flags == 0 {
+        drop(s);
+        let is_let_go = PAGER.end_paging_of(start, end);
+        return if is_let_go { raw(nr::MSEAL, a) } else { Errno::ENOMEM.as_return() };
+    }
+    raw(nr::MSEAL, a)
 }
 
 /// Attaches a segment over memory that may be managed (shmat): the segment's size says which memory
