@@ -253,5 +253,7 @@ int main(int count, char **words) {
     of_a_child();
     of_a_file();
     of_sealed_memory();
+    // No memory has this key.
+    printf("key %ld\n", result(syscall(SYS_pkey_mprotect, page(8), PAGE, PROT_READ, 15)));
     return 0;
 }

@@ -351,6 +351,15 @@ fn mprotect(number: usize, a: Args) -> isize {
     };
     let mut s = PAGER.lock_range(start, end);
     let protect = PAGER.active().is_some_and(|x| x.mechanism.is_protect());
+    if protect && has_key(number, &a) {
+        // Pages are shown by mprotect, which gives no key.
+        drop(s);
+        return if PAGER.end_paging_of(start, end) {
+            raw(number, a)
+        } else {
+            Errno::ENOMEM.as_return()
+        };
+    }
     // Where a change stopped halfway, if that is known.
     let mut stopped = None;
     let r = if protect {
@@ -371,7 +380,7 @@ fn mprotect(number: usize, a: Args) -> isize {
             reserved::note(start, end);
         }
         // Pages with a protection key of their own cannot be moved: they stay resident.
-        if number == nr::PKEY_MPROTECT && a[3] as i32 > 0 {
+        if has_key(number, &a) {
             PAGER.note_flag(start, end, RangeFlags::STAYS, true);
         }
         grown(&mut s);
@@ -384,6 +393,11 @@ fn mprotect(number: usize, a: Args) -> isize {
         grown(&mut s);
     }
     r
+}
+
+/// Whether a call gives memory a protection key of its own.
+fn has_key(number: usize, a: &Args) -> bool {
+    number == nr::PKEY_MPROTECT && a[3] as i32 > 0
 }
 
 fn mremap(a: Args) -> isize {
