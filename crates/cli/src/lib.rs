@@ -15,7 +15,7 @@
 //!           │ ─> governor          (which processes run, which give memory)
 //!       disk ─> uzswap_disk        (a compressed disk, and orders to it)
 //!        jupyter               (a kernel of notebooks that is started by run)
-//!       estimate ─> run            (starts a program without the runtime, and watches it)
+//!       estimate ─> run            (starts a program, and watches it)
 //!           └──> os                     (all unsafe code)
 //! ```
 #![allow(

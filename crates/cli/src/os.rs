@@ -3,12 +3,14 @@
 //! entry point in `bin/uzswap.rs`.
 //!
 //! # Safety charter
-//! The command is an ordinary process; it forks once before it has threads, and every function here
-//! is safe to call from its main thread. Others come after that, with all signals blocked. Pointers
-//! given to libc point to live locals or to memory that this file owns. Between fork and exec the
-//! child calls async-signal-safe functions only and allocates nothing. The control block is mapped
-//! for the life of the process and sealed against shrinking, so references to it stay valid
-//! whatever the managed program does; its shared half consists of atomics.
+//! The command is an ordinary process. It forks before it has threads, but for a `Waker`, and every
+//! function here is safe to call from its main thread. Other threads have all signals blocked.
+//! Pointers given to libc point to live locals or to memory that this file owns. A forked child
+//! calls async-signal-safe functions only and allocates nothing, until it execs or ends; the
+//! supervisor of `--in-place` alone goes on as an ordinary process, with the one thread that it was
+//! forked from. The control block is mapped for the life of the process and sealed against
+//! shrinking, so references to it stay valid whatever the managed program does; its shared half
+//! consists of atomics.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

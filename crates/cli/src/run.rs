@@ -6,7 +6,7 @@
 //!                                 or of the library, which boots it
 //!                                        │ supervise: signals to it, stops from it; observe: metrics, samples
 //!                                        │ trace: a thread that writes the faults down
-//!                                        │ control: a thread beside that answers ps, top, set, reclaim
+//!                                        │ control: a thread beside that answers ps, top, set, reclaim, bring-in
 //!                                        v
 //!                                 summary, notices, --stats, --report; then we end as it ended
 //! ```

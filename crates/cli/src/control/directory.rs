@@ -1,5 +1,5 @@
-//! The directories of the sockets: `$XDG_RUNTIME_DIR/uzswap`, else `/tmp/uzswap-UID`, of the user
-//! alone.
+//! The directories of the sockets: `$XDG_RUNTIME_DIR/uzswap`, else `/run/user/UID/uzswap`, else
+//! `/tmp/uzswap-UID`, of the user alone.
 //!
 //! /tmp is everybody's: another user may have made the name first, as a directory, a link, or a
 //! file. Then runs work as well, but cannot be seen, and say so. The directory is opened once,

@@ -2,7 +2,7 @@
 //!
 //! A fork must find the cache at rest: [`SwapCache::prepare_fork`] takes every lock and waits for
 //! reads and writes under way, and the guard is given to one of three ends. The further use of the
-//! file by the two sides is decided in `store/cluster.rs`: the parent keeps what the child can
+//! file by the two sides is decided in `store/cluster/fork.rs`: the parent keeps what the child can
 //! read, the child writes to a file of its own.
 
 use super::SwapCache;

@@ -1,4 +1,5 @@
-//! Orders to one process from outside while it runs: `uzswap set` and `uzswap reclaim`.
+//! Orders to one process from outside while it runs: `uzswap set`, `uzswap reclaim` and `uzswap
+//! bring-in`.
 //!
 //! ```text
 //!   uzswap run's server                          the process's evictor

@@ -34,8 +34,8 @@
 //! protects page words (writes), ranges (writes), limbo, the sweep's hand. Slow work is done
 //! without it, by the holder of a claim (`claim.rs`). A call of the program that changes mappings
 //! is made, and noted, under the lock, when no page of the range is claimed. A thread that takes
-//! the lock, or a claim, has all signals blocked, runs on memory that is not managed, and touches
-//! no managed memory but through the mechanism.
+//! the lock, or a claim, has all signals blocked but the one of faults, runs on memory that is not
+//! managed, and touches no managed memory but through the mechanism.
 //!
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 

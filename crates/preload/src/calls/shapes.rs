@@ -20,7 +20,7 @@
 //! numbers are byte offsets in the struct instead of argument positions.
 //!
 //! A range may be larger than the memory that the kernel touches in the end, never smaller.
-//! `tests/shapes_kernel.rs` holds the rows against the running kernel.
+//! `tests/shapes_kernel` holds the rows against the running kernel.
 
 use super::records::Id;
 use super::table;

@@ -1,11 +1,11 @@
 //! Interception: every `syscall` instruction that the program can reach goes through uzswap.
 //!
-//! Programs enter the kernel by one two-byte instruction that sits some hundred times in libc, in
-//! the dynamic loader, in the vDSO's fallbacks and now and then elsewhere. Each is replaced, in
-//! memory, by a jump into a *slot*, which looks up the *class* of the system-call number: class 0
-//! runs the instruction with nothing around it, the others call the *hook*. No symbol is interposed
-//! and libc is not asked, so calls that libc makes for itself (stdio, malloc, threads) are seen
-//! like all others.
+//! Programs enter the kernel by a two-byte instruction. libc has some five hundred of them, and the
+//! dynamic loader, the vDSO's fallbacks and a few other objects have some, too. Each is replaced,
+//! in memory, by a jump into a *slot*, which looks up the *class* of the system-call number: class
+//! 0 runs the instruction with nothing around it, the others call the *hook*. No symbol is
+//! interposed and libc is not asked, so calls that libc makes for itself (stdio, malloc, threads)
+//! are seen like all others.
 //!
 //! ```text
 //!  maps.rs     what is mapped where
