@@ -27,7 +27,8 @@ use crate::duration;
 use crate::size::human;
 use crate::{Failure, program::reason};
 
-const KEPT: usize = 512;
+/// Looks that a graph remembers of a run: more than the columns of a wide terminal.
+const HISTORY_MOST: usize = 512;
 /// The time between two looks for keys and signals.
 const POLL: Duration = Duration::from_millis(100);
 const SHORTEST_DELAY: Duration = Duration::from_millis(100);
@@ -114,7 +115,7 @@ impl Screen {
         for run in &found.states {
             let history = self.history.entry(run.run).or_default();
             history.push_back(share(run.used_bytes(), run.limit_bytes));
-            if history.len() > KEPT {
+            if history.len() > HISTORY_MOST {
                 history.pop_front();
             }
         }
@@ -302,13 +303,13 @@ mod tests {
     fn it_fits_any_size() {
         let mut screen = Screen::default();
         drawn(&screen, 80, 24);
-        for _ in 0..2 * KEPT {
+        for _ in 0..2 * HISTORY_MOST {
             screen.look(found(30, 3), Duration::from_secs(1));
         }
         for (width, height) in [(1, 1), (2, 3), (20, 5), (80, 24), (300, 100)] {
             drawn(&screen, width, height);
         }
-        assert_eq!(screen.history[&100].len(), KEPT);
+        assert_eq!(screen.history[&100].len(), HISTORY_MOST);
         screen.look(found(0, 0), Duration::from_secs(1));
         assert!(screen.history.is_empty(), "what has ended is forgotten");
     }

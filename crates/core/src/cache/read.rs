@@ -155,7 +155,7 @@ impl Reader {
     }
 
     /// Gives the buffers back, after a read ahead that is under way has ended.
-    pub fn rest(&mut self) {
+    pub fn give_buffers_back(&mut self) {
         self.settle();
         self.valid = 0..0;
         self.blocks.give_buffers_back();

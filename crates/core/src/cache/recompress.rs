@@ -97,12 +97,12 @@ impl Packer {
     }
 
     /// Gives the codecs' memory back.
-    pub fn rest(&mut self) {
+    pub fn give_buffers_back(&mut self) {
         (self.scratch, self.entropy_scratch) = (Scratch::new(), Scratch::new());
         for buffer in [&mut self.object, &mut self.page, &mut self.out] {
             buffer.decommit(0..buffer.len());
         }
-        self.grouper.rest();
+        self.grouper.give_buffers_back();
     }
 
     fn memory_bytes(&self) -> usize {
@@ -401,7 +401,7 @@ impl<S: Store> SwapCache<S> {
     /// nobody uses it.
     pub fn pause_recompression(&self) {
         if let Some(mut packer) = self.packer.try_lock() {
-            packer.grouper.rest();
+            packer.grouper.give_buffers_back();
             // The remaining memory counts from the first use of the packer on.
             if self.packer_bytes.load(Ordering::Relaxed) > 0 {
                 self.count_packer(&packer);

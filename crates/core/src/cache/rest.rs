@@ -25,16 +25,16 @@ impl<S: Store> SwapCache<S> {
         }
         let mut writer = self.writer.lock();
         self.settle(&mut writer);
-        writer.rest();
+        writer.give_buffers_back();
         // Under the writer's lock: a write that begins says that there are buffers again.
         self.has_io_buffers.store(false, Ordering::Relaxed);
         drop(writer);
-        self.readers.iter().for_each(|reader| reader.lock().rest());
+        self.readers.iter().for_each(|reader| reader.lock().give_buffers_back());
         self.rest_unpacked();
         self.state.lock().clusters.give_buffers_back();
-        self.streams.rest();
+        self.streams.give_buffers_back();
         if let Some(mut packer) = self.packer.try_lock() {
-            packer.rest();
+            packer.give_buffers_back();
             self.packer_bytes.store(0, Ordering::Relaxed);
         }
     }

@@ -78,9 +78,9 @@ impl<S> Writer<S> {
     }
 
     /// Gives the buffers back. Nothing is in flight.
-    pub fn rest(&mut self) {
+    pub fn give_buffers_back(&mut self) {
         self.queue.give_buffers_back();
-        self.reader.rest();
+        self.reader.give_buffers_back();
     }
 }
 

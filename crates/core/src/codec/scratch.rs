@@ -63,10 +63,10 @@ impl Scratch {
     }
 
     /// Gives its memory back, but for the address space of decoders.
-    pub fn rest(&mut self) {
+    pub fn give_buffers_back(&mut self) {
         self.compressor = Compressor::Empty;
-        self.zstd.iter_mut().for_each(ZstdDecompressor::rest);
-        self.deflate.iter_mut().for_each(DeflateDecompressor::rest);
+        self.zstd.iter_mut().for_each(ZstdDecompressor::give_buffers_back);
+        self.deflate.iter_mut().for_each(DeflateDecompressor::give_buffers_back);
     }
 
     /// Memory in use, in bytes.

@@ -92,11 +92,11 @@ impl Streams {
     }
 
     /// Gives the memory back of the streams that nobody uses now.
-    pub fn rest(&self) {
+    pub fn give_buffers_back(&self) {
         for taken in self.slots.iter().filter_map(Slot::try_take) {
             taken.with(|stream| {
                 let before = stream.scratch.mapped_bytes();
-                stream.scratch.rest();
+                stream.scratch.give_buffers_back();
                 stream.out.decommit(0..stream.out.len());
                 self.scratch_bytes.fetch_sub(before, Ordering::Relaxed);
             });

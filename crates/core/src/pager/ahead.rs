@@ -65,19 +65,19 @@ impl Pager {
     }
 
     /// The page that a fault at `page` is to be served with first, if the evictor has `page` in
-    /// hand: the first one behind the evictor's, in `range`.
-    pub(super) fn behind_coming(
+    /// hand: the first one after the evictor's, in `range`.
+    pub(super) fn after_coming(
         &self,
         s: &Locked<'_>,
         active: &Active,
         range: &Range,
         page: usize,
     ) -> Option<usize> {
-        let behind = self.coming_end(s, page)?;
-        let may_be = behind < range.end
-            && matches!(self.state_of(behind), PageState::Stored(_))
-            && !self.may_be_huge(active, range, behind);
-        may_be.then_some(behind)
+        let after = self.coming_end(s, page)?;
+        let may_be = after < range.end
+            && matches!(self.state_of(after), PageState::Stored(_))
+            && !self.may_be_huge(active, range, after);
+        may_be.then_some(after)
     }
 
     /// Brings a portion of the pages that were asked for, if there is room. Returns whether it did.

@@ -61,7 +61,7 @@ enum Hidden {
 struct Leaver {
     page: usize,
     copy: Option<u64>,
-    is_cold: bool,
+    goes_to_store: bool,
 }
 
 impl Pager {
@@ -313,7 +313,7 @@ impl Pager {
             let Some(page) = s.limbo.page(slot) else { continue };
             self.claim(s, page, 1);
             let copy = self.table.word(page, |_, e| e.take_copy());
-            *leaver = Some(Leaver { page, copy, is_cold: s.limbo.is_cold(slot) });
+            *leaver = Some(Leaver { page, copy, goes_to_store: s.limbo.goes_to_store(slot) });
         }
         leavers
     }
@@ -326,12 +326,12 @@ impl Pager {
     ) -> [Aged; LEAVING_PAGES] {
         let mut bytes = [0u8; PAGE_SIZE];
         let aged = leavers.map(|leaver| {
-            let Some(Leaver { page, copy, is_cold }) = leaver else { return Aged::Empty };
+            let Some(Leaver { page, copy, goes_to_store }) = leaver else { return Aged::Empty };
             if active.mechanism.read_hidden(page, &mut bytes).is_err() {
                 self.free_entry(copy);
                 return Aged::Refused;
             }
-            self.give_to_cache(active, &bytes, is_cold, copy, &mut Evidence::default())
+            self.give_to_cache(active, &bytes, goes_to_store, copy, &mut Evidence::default())
         });
         // Neighbours go by one call: each call of the kernel here takes as long as a page's codec.
         let is_gone = |i: usize| matches!(aged[i], Aged::Zero | Aged::Stored(_));

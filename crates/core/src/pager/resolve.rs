@@ -183,7 +183,7 @@ impl Pager {
         // A guest makes no room, as these pages may need.
         t.first = match stream.is_of_guest {
             true => None,
-            false => self.behind_coming(s, active, range, t.page),
+            false => self.after_coming(s, active, range, t.page),
         };
         stream.path().ahead_end =
             self.ask_ahead(s, active, range, t.first.unwrap_or(t.page), t.want);

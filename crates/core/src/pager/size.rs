@@ -12,7 +12,7 @@ use crate::policy::{LIMBO_LEAST_PAGES, batch_pages, limbo_target};
 /// The part of the limit, as a divisor, that a process gives away at each of its evictor's ticks
 /// while memory is short, whichever process needs it: `uzswap run` decides about more, as it knows
 /// what memory is worth to each.
-const BY_THE_WAY: i64 = 1024;
+const GIVEN_AT_TICK: i64 = 1024;
 /// A process that waits for its turn, or has more than its share, gives memory away as long as less
 /// than this part of the limit is free.
 pub const GIVEN_AHEAD: i64 = 16;
@@ -102,7 +102,7 @@ impl Pager {
         }
         let used = self.used_pages();
         let is_short = self.excess(0) + self.watermarks().1 > 0;
-        let less = if is_short { self.tree().limit() / BY_THE_WAY } else { 0 };
+        let less = if is_short { self.tree().limit() / GIVEN_AT_TICK } else { 0 };
         self.size.store(self.size.load(Ordering::Relaxed).min(used) - less, Ordering::Relaxed);
     }
 
@@ -178,14 +178,14 @@ mod tests {
         assert_eq!(p.above_size(), 10);
         // Short of memory it gives a little at each tick...
         p.shrink_size();
-        assert_eq!(p.above_size(), 10 + 10_000 / BY_THE_WAY);
+        assert_eq!(p.above_size(), 10 + 10_000 / GIVEN_AT_TICK);
         // ...and, once, all that is needed by a process that is stuck.
         p.tree().stuck.fetch_add(1, Ordering::Relaxed);
         p.shrink_size();
         assert_eq!(p.above_size(), 3000);
         p.size.store(2990, Ordering::Relaxed);
         p.shrink_size();
-        assert_eq!(p.above_size(), 10 + 10_000 / BY_THE_WAY, "nobody is stuck any more");
+        assert_eq!(p.above_size(), 10 + 10_000 / GIVEN_AT_TICK, "nobody is stuck any more");
         // Over the limit, or alone, there is no such bound.
         p.tree().used_pages.fetch_add(100, Ordering::Relaxed);
         assert_eq!(p.above_size(), i64::MAX);

@@ -58,7 +58,7 @@ const REST_MOST: u32 = 128;
 // A page that is not copied in one call would stay.
 const _: () = assert!(SWEEP_MOST_PAGES <= program::EACH_MAX_PAGES);
 /// How far the last page may lie from the first.
-const STRETCH_BYTES: usize = HUGE_BYTES;
+const SPAN_BYTES: usize = HUGE_BYTES;
 
 /// Runs of pages lying alone, at most, that are too few to leave together.
 pub(super) const LONE_RUNS_MAX: usize = ENOUGH;
@@ -96,7 +96,7 @@ impl Found {
 
     /// Whether `run` pages at `addr` are near enough to those found so far.
     pub fn reaches(&self, addr: usize, run: usize) -> bool {
-        self.pages.first().is_none_or(|first| addr + run * PAGE_SIZE - first <= STRETCH_BYTES)
+        self.pages.first().is_none_or(|first| addr + run * PAGE_SIZE - first <= SPAN_BYTES)
     }
 
     pub fn push(&mut self, addr: usize, run: usize, behind: bool) {
@@ -535,7 +535,7 @@ mod tests {
         let mut found = Found::new(true);
         assert!(found.reaches(0x1000, 2) && !found.is_enough());
         found.push(0x1000, 1, false);
-        let last = 0x1000 + STRETCH_BYTES - PAGE_SIZE;
+        let last = 0x1000 + SPAN_BYTES - PAGE_SIZE;
         assert!(
             found.reaches(last, 1)
                 && !found.reaches(last, 2)

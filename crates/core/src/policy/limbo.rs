@@ -31,7 +31,7 @@ const FREED: u64 = u64::MAX;
 /// A slot with a frame but no page.
 const DEAD: u64 = 0;
 /// Bit of a slot: the page goes to the store rather than the pool.
-const COLD: u64 = 1 << 62;
+const TO_STORE: u64 = 1 << 62;
 /// Bit of a slot: the page's frame is on its way into it.
 const COMING: u64 = 1 << 61;
 
@@ -43,7 +43,7 @@ const BLOCK_FREE: u64 = 0;
 const BLOCK_CLAIMED: u64 = u64::MAX;
 const BLOCK_KEPT: u64 = u64::MAX - 1;
 /// Frames of huge pages kept at most.
-const KEPT_MAX: usize = 2;
+const KEPT_FRAMES_MAX: usize = 2;
 /// Stretches in stock at most; and how many are kept after one was asked for.
 const STOCK_MAX: usize = 4;
 const WANTED_MAX: u32 = 8;
@@ -291,7 +291,8 @@ impl Limbo {
     /// Keeps the frame of a claimed block that has given its pages to the cache, if few are kept.
     /// Otherwise the caller gives the frame back.
     pub fn keep_frame(&mut self, slot: usize) -> bool {
-        let keeps = self.count_blocks(|b| b == BLOCK_KEPT) < KEPT_MAX.min(self.blocks_len / 2);
+        let keeps =
+            self.count_blocks(|b| b == BLOCK_KEPT) < KEPT_FRAMES_MAX.min(self.blocks_len / 2);
         if keeps {
             *self.block_mut(slot) = BLOCK_KEPT;
         }
@@ -327,10 +328,10 @@ impl Limbo {
         })
     }
 
-    /// Takes the first `count` slots that `peek_free` returned, for pages from `addr` on. `cold`:
-    /// the pages go to the store rather than the pool.
-    pub fn take(&mut self, count: usize, addr: usize, cold: bool) {
-        let flag = if cold { COLD } else { 0 };
+    /// Takes the first `count` slots that `peek_free` returned, for pages from `addr` on.
+    /// `to_store`: the pages go to the store, not to the pool.
+    pub fn take(&mut self, count: usize, addr: usize, to_store: bool) {
+        let flag = if to_store { TO_STORE } else { 0 };
         for i in 0..count as u64 {
             self.owner(self.head + i)
                 .store(((addr >> PAGE_SHIFT) as u64 + i) | flag, Ordering::Release);
@@ -340,9 +341,9 @@ impl Limbo {
 
     /// Takes all slots that `peek_free` returned, for pages from `addr` on whose frames are on
     /// their way. No thread claims the slots before `arrive`.
-    pub fn expect(&mut self, s: Stretch, addr: usize, cold: bool) {
+    pub fn expect(&mut self, s: Stretch, addr: usize, to_store: bool) {
         debug_assert!(s.position == self.head);
-        self.take(s.count, addr, cold);
+        self.take(s.count, addr, to_store);
         (0..s.count).for_each(|i| _ = self.of_slot(s.slot + i).fetch_or(COMING, Ordering::AcqRel));
     }
 
@@ -377,14 +378,14 @@ impl Limbo {
     pub fn page(&self, slot: usize) -> Option<usize> {
         match self.of_slot(slot).load(Ordering::Acquire) {
             DEAD | FREED => None,
-            n => Some(((n & !(COLD | COMING)) as usize) << PAGE_SHIFT),
+            n => Some(((n & !(TO_STORE | COMING)) as usize) << PAGE_SHIFT),
         }
     }
 
     /// Whether the slot's page goes to the store rather than the pool.
-    pub fn is_cold(&self, slot: usize) -> bool {
+    pub fn goes_to_store(&self, slot: usize) -> bool {
         let n = self.of_slot(slot).load(Ordering::Acquire);
-        n != FREED && n & COLD != 0
+        n != FREED && n & TO_STORE != 0
     }
 
     /// Notes that the slot's page was moved to another address (mremap).

@@ -18,7 +18,7 @@
 
 use super::{MOST_BYTES, PoolError};
 use crate::sys::PAGE_SIZE;
-use crate::sys::mem::{STRETCHES, Table, Zeroable};
+use crate::sys::mem::{RUNS_AT_ONCE, Table, Zeroable};
 
 /// The bytes of one frame.
 type Frame = [u8; PAGE_SIZE];
@@ -136,8 +136,8 @@ impl Frames {
         let mut left = surplus;
         while left > 0 {
             // A call for each run would be a flush of all processors for each.
-            let (mut runs, mut count) = ([(0, 0); STRETCHES], 0);
-            while left > 0 && count < STRETCHES {
+            let (mut runs, mut count) = ([(0, 0); RUNS_AT_ONCE], 0);
+            while left > 0 && count < RUNS_AT_ONCE {
                 runs[count] = self.cool_last(left);
                 left -= runs[count].1;
                 count += 1;

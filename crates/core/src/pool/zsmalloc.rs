@@ -39,10 +39,10 @@ use crate::sys::mem::Table;
 use crate::zeroable;
 
 /// Lists of zspages, by tenths of fullness.
-const GROUPS: usize = 10;
-/// The group of zspages without a free slot; it is counted, not listed.
-const FULL: u8 = GROUPS as u8;
-const _: () = assert!(FULLNESS_COLUMNS == GROUPS + 1);
+const TENTHS: usize = 10;
+/// The fullness of a zspage without a free slot. Such zspages are counted, not listed.
+const FULL: u8 = TENTHS as u8;
+const _: () = assert!(FULLNESS_COLUMNS == TENTHS + 1);
 
 const SLOT_BITS: u32 = MAX_SLOTS.ilog2();
 /// Zspages of a whole pool, if each has all frames of the longest chain.
@@ -84,13 +84,14 @@ zeroable! {
         used: u128,
         /// The first of its `slots` places in `owners`.
         owners: u32,
-        /// Links of the circular list of its group; `next` also of free descriptors (0: none).
+        /// Links of the circular list of zspages of its fullness; `next` also links free
+        /// descriptors (0: none).
         next: u32,
         prev: u32,
         class: u8,
         /// Positions that have a frame.
         attached: u8,
-        group: u8,
+        fullness: u8,
         /// Number of ready slots.
         ready: u8,
     }
@@ -111,9 +112,9 @@ impl Zspage {
 #[derive(Clone, Copy)]
 struct Class {
     /// Heads of the lists; 0: empty.
-    heads: [u32; GROUPS],
-    /// Zspages in each group, `FULL` included.
-    zspages: [u32; GROUPS + 1],
+    heads: [u32; TENTHS],
+    /// Zspages of each fullness, `FULL` included.
+    zspages: [u32; TENTHS + 1],
     /// Ready slots, used slots and attached frames of all zspages.
     ready: usize,
     used: usize,
@@ -122,7 +123,7 @@ struct Class {
 
 impl Class {
     const EMPTY: Class =
-        Class { heads: [0; GROUPS], zspages: [0; GROUPS + 1], ready: 0, used: 0, frames: 0 };
+        Class { heads: [0; TENTHS], zspages: [0; TENTHS + 1], ready: 0, used: 0, frames: 0 };
 
     /// The fewest frames in which the objects fit: full zspages, and one filled from its begin.
     fn least_frames(&self, class: &SizeClass) -> usize {
@@ -273,7 +274,7 @@ impl Zsmalloc {
         *self.owner_mut(owners + slot as u32) = entry;
         self.entry_mut(entry).set_location(z << SLOT_BITS | slot as u32);
         self.classes[class].used += 1;
-        self.regroup(z);
+        self.note_fullness(z);
     }
 
     /// Frees a used slot, and with it each of its frames that has no other.
@@ -298,7 +299,7 @@ impl Zsmalloc {
         if self.zspage(z).used == 0 {
             self.retire(z);
         } else {
-            self.regroup(z);
+            self.note_fullness(z);
         }
     }
 
@@ -337,7 +338,7 @@ impl Zsmalloc {
         self.classes[class].frames += 1;
     }
 
-    /// A zspage without frames, counted as `FULL` until `regroup` sees it.
+    /// A zspage without frames, counted as `FULL` until `note_fullness` sees it.
     fn new_zspage(&mut self, class: usize) -> Result<u32, PoolError> {
         let slots = CLASSES[class].slots as u32;
         let z = match self.free_zspages {
@@ -374,7 +375,7 @@ impl Zsmalloc {
             prev: 0,
             class: class as u8,
             attached: 0,
-            group: FULL,
+            fullness: FULL,
             ready: 0,
         };
         self.classes[class].zspages[FULL as usize] += 1;
@@ -395,18 +396,19 @@ impl Zsmalloc {
     }
 
     /// Puts a zspage whose slots or frames changed where it belongs.
-    fn regroup(&mut self, z: u32) {
+    fn note_fullness(&mut self, z: u32) {
         let zspage = self.zspage_mut(z);
         let ready = zspage.ready_slots().count_ones();
         // Narrow on purpose: a 64-bit division takes longer than all the rest.
-        let group = (zspage.used.count_ones() * GROUPS as u32 / zspage.class().slots as u32) as u8;
+        let fullness =
+            (zspage.used.count_ones() * TENTHS as u32 / zspage.class().slots as u32) as u8;
         let before = core::mem::replace(&mut zspage.ready, ready as u8) as usize;
-        let moves = group != zspage.group || (ready == 0) != (before == 0);
+        let moves = fullness != zspage.fullness || (ready == 0) != (before == 0);
         let class = zspage.class as usize;
         self.classes[class].ready = self.classes[class].ready + ready as usize - before;
         if moves {
             self.unlink(z);
-            self.link(z, group);
+            self.link(z, fullness);
         }
     }
 
@@ -419,19 +421,20 @@ impl Zsmalloc {
         self.classes[class].ready -= ready as usize;
     }
 
-    /// Enters a zspage into the list of a group: in front if it has ready slots, else at the end.
-    fn link(&mut self, z: u32, group: u8) {
+    /// Enters a zspage into the list of its fullness: in front if it has ready slots, else at the
+    /// end.
+    fn link(&mut self, z: u32, fullness: u8) {
         let &Zspage { class, ready, .. } = self.zspage(z);
         let state = &mut self.classes[class as usize];
-        state.zspages[group as usize] += 1;
-        self.zspage_mut(z).group = group;
-        if group == FULL {
+        state.zspages[fullness as usize] += 1;
+        self.zspage_mut(z).fullness = fullness;
+        if fullness == FULL {
             return;
         }
         let state = &mut self.classes[class as usize];
-        let head = state.heads[group as usize];
+        let head = state.heads[fullness as usize];
         if head == 0 || ready > 0 {
-            state.heads[group as usize] = z;
+            state.heads[fullness as usize] = z;
         }
         let (prev, next) = if head == 0 { (z, z) } else { (self.zspage(head).prev, head) };
         self.zspage_mut(prev).next = z;
@@ -441,13 +444,13 @@ impl Zsmalloc {
     }
 
     fn unlink(&mut self, z: u32) {
-        let &Zspage { class, group, prev, next, .. } = self.zspage(z);
+        let &Zspage { class, fullness, prev, next, .. } = self.zspage(z);
         let state = &mut self.classes[class as usize];
-        state.zspages[group as usize] -= 1;
-        if group == FULL {
+        state.zspages[fullness as usize] -= 1;
+        if fullness == FULL {
             return;
         }
-        let head = &mut state.heads[group as usize];
+        let head = &mut state.heads[fullness as usize];
         if *head == z {
             *head = if next == z { 0 } else { next };
         }

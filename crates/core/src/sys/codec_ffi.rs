@@ -402,7 +402,7 @@ impl ZstdDecompressor {
     }
 
     /// Gives the frames back; the address space stays.
-    pub fn rest(&mut self) {
+    pub fn give_buffers_back(&mut self) {
         self.is_made = false;
         self.memory.decommit(0..self.memory.len());
     }
@@ -623,7 +623,7 @@ impl DeflateDecompressor {
     }
 
     /// Gives the frames back; the address space stays.
-    pub fn rest(&mut self) {
+    pub fn give_buffers_back(&mut self) {
         self.context = None;
         self.memory.decommit(0..self.memory.len());
     }

@@ -187,15 +187,15 @@ impl Drop for Mapping {
     }
 }
 
-/// Drops the frames of stretches (address, bytes), wherever they lie, with one flush for all.
+/// Drops the frames of runs (address, bytes), wherever they lie, with one flush for all.
 /// Returns how many bytes were dropped, from the first on. Linux before 6.15 drops none, and none
 /// that are locked.
 ///
 /// # Safety
 /// The contents must be worthless or stored elsewhere.
-pub(super) unsafe fn drop_stretches(stretches: &[(usize, usize)]) -> usize {
+pub(super) unsafe fn drop_runs(runs: &[(usize, usize)]) -> usize {
     const PIDFD_SELF_THREAD_GROUP: i32 = -10_001;
-    let (vector, count) = (stretches.as_ptr(), stretches.len());
+    let (vector, count) = (runs.as_ptr(), runs.len());
     // SAFETY: the caller vouches; the vector is an array of address and length.
     let done = unsafe {
         uz_syscall!(nr::PROCESS_MADVISE, PIDFD_SELF_THREAD_GROUP, vector, count, MADV_DONTNEED, 0)
@@ -259,8 +259,8 @@ macro_rules! zeroable {
 }
 
 const SEGMENT_BYTES: usize = 1 << 20;
-/// Stretches that [`Table::decommit_each`] gives back with one call.
-pub const STRETCHES: usize = 64;
+/// Runs of elements that [`Table::decommit_each`] gives back with one call.
+pub const RUNS_AT_ONCE: usize = 64;
 /// Segments that the two directories of a table name: 32 GiB by the first, which most tables never
 /// leave, 1 TiB with the second. One directory for all would be 8 MiB of address space for each
 /// table, of which `ulimit -v` leaves some processes little.
@@ -383,7 +383,7 @@ impl<T: Zeroable> Table<T> {
     /// Gives the memory of `count` elements from `first` back to the kernel; they are zero
     /// afterwards. They must lie in one mapped segment and cover whole pages.
     fn decommit(&mut self, first: usize, count: usize) {
-        let (addr, len) = self.stretch(first, count);
+        let (addr, len) = self.span(first, count);
         if len > 0 {
             // SAFETY: the range lies in one segment of ours, borrowed exclusively; zero is a valid
             // T, without drop.
@@ -391,17 +391,17 @@ impl<T: Zeroable> Table<T> {
         }
     }
 
-    /// Gives several stretches (first element, count) back, wherever they lie, as `decommit` does,
+    /// Gives several runs (first element, count) back, wherever they lie, as `decommit` does,
     /// with one flush for all. Linux before 6.15 wants a call for each.
-    pub fn decommit_each(&mut self, stretches: &[(usize, usize)]) {
-        for some in stretches.chunks(STRETCHES) {
-            let mut vector = [(0usize, 0usize); STRETCHES];
+    pub fn decommit_each(&mut self, runs: &[(usize, usize)]) {
+        for some in runs.chunks(RUNS_AT_ONCE) {
+            let mut vector = [(0usize, 0usize); RUNS_AT_ONCE];
             for (v, (first, count)) in vector.iter_mut().zip(some) {
-                *v = self.stretch(*first, *count);
+                *v = self.span(*first, *count);
             }
-            // SAFETY: the stretches lie in segments of ours, borrowed exclusively; zero is a valid
+            // SAFETY: the runs lie in segments of ours, borrowed exclusively; zero is a valid
             // T.
-            let mut left = unsafe { drop_stretches(&vector[..some.len()]) };
+            let mut left = unsafe { drop_runs(&vector[..some.len()]) };
             for ((first, count), (_, bytes)) in some.iter().zip(vector) {
                 if left < bytes {
                     self.decommit(*first, *count);
@@ -415,7 +415,7 @@ impl<T: Zeroable> Table<T> {
     /// Kernels before 5.14 cannot; then touching them does it. They must lie in one mapped segment
     /// and cover whole pages.
     pub fn populate(&mut self, first: usize, count: usize) {
-        let (addr, len) = self.stretch(first, count);
+        let (addr, len) = self.span(first, count);
         if len > 0 {
             // SAFETY: the range lies in one segment of ours, and the bytes stay as they are.
             let _ = unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_POPULATE_WRITE) };
@@ -423,7 +423,7 @@ impl<T: Zeroable> Table<T> {
     }
 
     /// Address and length of whole pages of elements, in one mapped segment.
-    fn stretch(&self, first: usize, count: usize) -> (usize, usize) {
+    fn span(&self, first: usize, count: usize) -> (usize, usize) {
         assert!(first % Self::PER_SEGMENT + count <= Self::PER_SEGMENT);
         let addr = self.slot(first).expect("a mapped segment") as usize;
         let len = count * size_of::<T>();
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_wherever_they_lie_are_given_back_and_no_others() {
+    fn runs_wherever_they_lie_are_given_back_and_no_others() {
         let mut t: Table<[u8; PAGE_SIZE]> = Table::new();
         let all = 2 * Table::<[u8; PAGE_SIZE]>::PER_SEGMENT;
         for i in 0..all {
@@ -528,13 +528,11 @@ mod tests {
             t.get_mut(i).unwrap().fill(1);
         }
         // More than go at once, in any order.
-        let stretches: Vec<_> =
-            (0..all).rev().step_by(5).map(|last| (last - 1, 1 + last % 2)).collect();
-        assert!(stretches.len() > STRETCHES);
-        t.decommit_each(&stretches);
+        let runs: Vec<_> = (0..all).rev().step_by(5).map(|last| (last - 1, 1 + last % 2)).collect();
+        assert!(runs.len() > RUNS_AT_ONCE);
+        t.decommit_each(&runs);
         for i in 0..all {
-            let is_given =
-                stretches.iter().any(|(first, count)| (*first..first + count).contains(&i));
+            let is_given = runs.iter().any(|(first, count)| (*first..first + count).contains(&i));
             assert!(t.get(i).unwrap().iter().all(|&b| b == u8::from(!is_given)), "{i}");
         }
         t.decommit_each(&[]);
@@ -545,7 +543,7 @@ mod tests {
         let mut m = Mapping::new(2 * PAGE_SIZE).unwrap();
         let mut t: Table<[u8; PAGE_SIZE]> = Table::new();
         t.ensure(0).unwrap();
-        for addr in [m.addr(), t.stretch(0, 2).0] {
+        for addr in [m.addr(), t.span(0, 2).0] {
             // SAFETY: memory of this test, which stays as it is.
             if let Err(e) = unsafe { uz_syscall!(nr::MLOCK, addr, 2 * PAGE_SIZE) } {
                 return println!("SKIPPED: mlock: {e}");

@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
-use super::mem::{MADV_DONTNEED, MADV_DONTNEED_LOCKED, PROT_NONE, drop_stretches};
+use super::mem::{MADV_DONTNEED, MADV_DONTNEED_LOCKED, PROT_NONE, drop_runs};
 use super::{Errno, PAGE_SIZE, Result, nr};
 
 /// Copies bytes between two addresses.
@@ -80,7 +80,7 @@ pub unsafe fn drop_each(pages: &[usize]) -> usize {
         v.0 = *page;
     }
     // SAFETY: the caller vouches.
-    unsafe { drop_stretches(&vector[..count]) / PAGE_SIZE }
+    unsafe { drop_runs(&vector[..count]) / PAGE_SIZE }
 }
 
 /// Copies single pages of the program to `into`, one after the other: how many, up to the first

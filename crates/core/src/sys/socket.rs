@@ -1,6 +1,6 @@
 //! Stream sockets whose every wait has an end: for the connections to a store on another machine.
 //!
-//! Nothing here blocks but `poll`, and that in short stretches: the time waited is the sum of
+//! Nothing here blocks but `poll`, and that for a short time each: the time waited is the sum of
 //! these, not the time on the clock. So a program that is stopped (Ctrl-Z) or a machine that sleeps
 //! in the middle of an exchange finds its patience as it was.
 //!
@@ -31,7 +31,7 @@ const ECONNRESET: Errno = Errno(104);
 const EAFNOSUPPORT: Errno = Errno(97);
 
 /// The longest single wait: a stop in the middle of one costs at most this much of the patience.
-const STRETCH_NS: u64 = 50_000_000;
+const SINGLE_WAIT_NS: u64 = 50_000_000;
 /// The pause between two tries to connect to a Unix socket whose queue is full (the kernel does not
 /// wait for that without blocking).
 const FULL_QUEUE_NS: u64 = 1_000_000;
@@ -64,23 +64,23 @@ impl Patience {
         self.left_ns = self.left_ns.saturating_sub(ns);
     }
 
-    /// Sleeps, for a stretch at most.
+    /// Sleeps, for [`SINGLE_WAIT_NS`] at most.
     pub fn sleep(&mut self, ns: u64) {
-        let ns = ns.min(STRETCH_NS).min(self.left_ns);
+        let ns = ns.min(SINGLE_WAIT_NS).min(self.left_ns);
         super::sleep_ns(ns);
         self.spend(ns);
     }
 
-    /// Waits, for a stretch at most, until the descriptor can be read or written.
+    /// Waits, for [`SINGLE_WAIT_NS`] at most, until the descriptor can be read or written.
     fn wait(&mut self, fd: Fd, events: i16) -> Result<()> {
         if self.is_over() {
             return Err(Errno::ETIMEDOUT);
         }
-        let stretch_ns = self.left_ns.min(STRETCH_NS);
+        let single_ns = self.left_ns.min(SINGLE_WAIT_NS);
         let before = super::now_ns();
-        let result = poll(fd, events, stretch_ns.div_ceil(1_000_000) as usize);
+        let result = poll(fd, events, single_ns.div_ceil(1_000_000) as usize);
         // At least something: time may stand still, patience may not.
-        self.spend((super::now_ns() - before).clamp(1000, stretch_ns));
+        self.spend((super::now_ns() - before).clamp(1000, single_ns));
         result.map(drop)
     }
 }

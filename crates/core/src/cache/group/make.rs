@@ -41,7 +41,7 @@ impl Grouper {
     }
 
     /// Gives its memory back, if it has some.
-    pub fn rest(&mut self) {
+    pub fn give_buffers_back(&mut self) {
         if core::mem::take(&mut self.is_in_use) {
             self.scratch = Scratch::new();
             self.bytes.decommit(0..self.bytes.len());
@@ -103,7 +103,7 @@ impl<S: Store> SwapCache<S> {
             Due::Now(batch) => batch,
             Due::Perhaps => return Due::Perhaps,
             Due::Nothing => {
-                grouper.rest();
+                grouper.give_buffers_back();
                 return Due::Nothing;
             }
         };

@@ -73,7 +73,7 @@ impl Unpacked {
     }
 
     /// Gives its memory back; says how much that was.
-    fn rest(&mut self) -> usize {
+    fn give_buffers_back(&mut self) -> usize {
         self.sequence = 0;
         self.pages.decommit(0..self.pages.len());
         self.bytes.decommit(0..self.bytes.len());
@@ -165,7 +165,7 @@ impl<S: Store> SwapCache<S> {
 
     pub(in crate::cache) fn rest_unpacked(&self) {
         for unpacked in &self.unpacked {
-            self.unpacked_bytes.fetch_sub(unpacked.lock().rest(), Ordering::Relaxed);
+            self.unpacked_bytes.fetch_sub(unpacked.lock().give_buffers_back(), Ordering::Relaxed);
         }
     }
 

@@ -30,14 +30,14 @@ impl Zsmalloc {
         let mut least = 0;
         for (class, totals) in totals.iter().enumerate() {
             let state = &self.classes[class];
-            assert_eq!(totals.zspages, state.zspages, "pool: zspages by group of class {class}");
+            assert_eq!(totals.zspages, state.zspages, "pool: zspages by fullness of class {class}");
             assert_eq!(
                 (totals.ready, totals.used, totals.frames),
                 (state.ready, state.used, state.frames),
                 "pool: (ready, used, frames) of class {class}"
             );
-            for group in 0..FULL {
-                self.check_list(class, group);
+            for fullness in 0..FULL {
+                self.check_list(class, fullness);
             }
             objects += totals.used;
             frames += totals.frames;
@@ -79,16 +79,16 @@ impl Zsmalloc {
         let (ready, used) =
             (zspage.ready_slots().count_ones() as usize, zspage.used.count_ones() as usize);
         assert_eq!(zspage.ready as usize, ready, "pool: ready slots of zspage {z}");
-        let group = used * GROUPS / class.slots;
-        assert_eq!(zspage.group as usize, group, "pool: group of zspage {z}");
-        totals.zspages[group] += 1;
+        let fullness = used * TENTHS / class.slots;
+        assert_eq!(zspage.fullness as usize, fullness, "pool: fullness of zspage {z}");
+        totals.zspages[fullness] += 1;
         totals.ready += ready;
         totals.used += used;
         totals.frames += zspage.attached.count_ones() as usize;
     }
 
-    fn check_list(&self, class: usize, group: u8) {
-        let head = self.classes[class].heads[group as usize];
+    fn check_list(&self, class: usize, fullness: u8) {
+        let head = self.classes[class].heads[fullness as usize];
         let mut count = 0;
         let mut z = head;
         let mut last_ready = u8::MAX;
@@ -96,8 +96,8 @@ impl Zsmalloc {
             let zspage = self.zspage(z);
             assert!(zspage.used != 0, "pool: free zspage {z} is in a list");
             assert_eq!(
-                (zspage.class as usize, zspage.group),
-                (class, group),
+                (zspage.class as usize, zspage.fullness),
+                (class, fullness),
                 "pool: list of zspage {z}"
             );
             assert_eq!(self.zspage(zspage.next).prev, z, "pool: links of zspage {z}");
@@ -107,14 +107,14 @@ impl Zsmalloc {
             );
             count += 1;
             assert!(
-                count <= self.classes[class].zspages[group as usize],
+                count <= self.classes[class].zspages[fullness as usize],
                 "pool: list longer than counted"
             );
             last_ready = zspage.ready;
             z = if zspage.next == head { 0 } else { zspage.next };
         }
         assert_eq!(
-            count, self.classes[class].zspages[group as usize],
+            count, self.classes[class].zspages[fullness as usize],
             "pool: list shorter than counted"
         );
     }
@@ -160,7 +160,7 @@ impl Zsmalloc {
 /// Sums over the zspages of a class.
 #[derive(Clone, Copy, Default)]
 struct Totals {
-    zspages: [u32; GROUPS + 1],
+    zspages: [u32; TENTHS + 1],
     ready: usize,
     used: usize,
     frames: usize,
