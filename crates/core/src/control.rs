@@ -193,8 +193,8 @@ pub struct Tree {
     pub peak_needed_pages: AtomicI64,
     /// The limit now, in pages: `uzswap set` changes it.
     pub limit_pages: AtomicI64,
-    /// The lowest limit to which `uzswap run` has gone where the memory group had no more room; 0:
-    /// it has not; -1: a user has set the limit, and it follows the group no more.
+    /// The lowest limit that `uzswap run` has set because the memory group had no more room. 0: it
+    /// has set none. -1: a user has set the limit, so it does not follow the group any more.
     pub lowest_limit_pages: AtomicI64,
     /// A message code for `uzswap run` to print once, see [`Notice`]; bit set.
     pub notices: AtomicU64,

@@ -20,17 +20,17 @@ use crate::codec::{Algorithm, CodecSpec, Compressed};
 use crate::store::Store;
 use crate::sys::PAGE_SIZE;
 
-/// Pages that come in for each one on which both codecs are tried; and the samples that say
-/// something.
+/// Both codecs are tried on one in this many of the pages that come in. So many samples are enough
+/// to choose by.
 const SAMPLED: u32 = 64;
 const SAMPLES: u32 = 32;
 
-/// Pages that come in for each page of the pool that is compressed again, where the stronger codec
-/// is the one for all: the more pages go to and fro, the more that saves, and a program that ends
-/// soon has not paid for all of them.
+/// Where the stronger codec is the one for all pages, an object of the pool is compressed again for
+/// each so many pages that come in. A program that brings many pages back gains most by it, and a
+/// program that ends soon has not paid for the whole pool.
 const STORES_TO_CONVERT: u64 = 4;
-/// Pages that neither codec makes smaller, less four for each that the stronger one does, from
-/// which on that one is tried on a sample only.
+/// The stronger codec is tried on a sample only, once it has failed so often on pages that the fast
+/// one makes nothing of. A success takes back four failures.
 const HOPELESS: u32 = 16;
 
 /// Which of the two codecs pages are compressed with as they come in. Guesses that race are
@@ -97,7 +97,8 @@ impl Choice {
         self.failures.store(next, Ordering::Relaxed);
     }
 
-    /// The stronger codec is the one for all from now on, after so many stores, or is it no more.
+    /// From now on, after so many stores, the stronger codec is the one for all pages, or the fast
+    /// one is again.
     fn choose(&self, dense: bool, pool_stores: u64) {
         self.grant(pool_stores, 0);
         self.is_dense.store(dense, Ordering::Relaxed);
@@ -170,8 +171,8 @@ impl<S: Store> SwapCache<S> {
         self.choice.sizes()
     }
 
-    /// Compresses pages that come in by the stronger codec from now on, and little by little those
-    /// that are there; or by the one in force again.
+    /// `dense`: pages that come in are compressed by the stronger codec from now on, and those in
+    /// the pool follow little by little; else by the fast codec again.
     pub fn choose_dense(&self, dense: bool) {
         let pool_stores = self.state.lock().counters.pool_stores;
         self.choice.choose(dense, pool_stores);

@@ -15,9 +15,10 @@
 //! loaded, and of the page that comes back when nobody can write it any more. Two different pages
 //! have the same fingerprint once in 2^60 times, unless somebody knows the key.
 //!
-//! A copy in the pool takes memory that could hold a page. So there are as many as the owner allows
-//! ([`SwapCache::set_max_kept_bytes`], beside what the pool may take for the rest), as long as
-//! enough of them turn out to be of use, and they go when nothing else can. One in the store costs
+//! A copy in the pool takes memory that could hold a page. So the owner says how much memory copies
+//! may take ([`SwapCache::set_max_kept_bytes`], beside the pool's limit for all other objects).
+//! Copies are kept while enough of them turn out to be of use. The oldest go when the owner allows
+//! less, and when memory must be freed and nothing more can be written back. One in the store costs
 //! nothing, and saves a write while the pool is full.
 
 use super::entry::{Ends, Location, Mark, SwapEntry};
@@ -31,9 +32,10 @@ const SCORE_LEAST: u32 = SCORE_MAX / 4;
 /// The least score for which pages are write-protected, so that they can be dropped unseen: a write
 /// costs about as much as two drops save.
 const SCORE_GUARDED: u32 = SCORE_MAX / 4 * 3;
-/// The least of [`Kept::lasting`] for that: a copy that is gone costs what one that is there saves.
+/// The least [`Kept::lasting`] for which pages are write-protected: half of the copies are still
+/// there. A copy that is gone costs as much as one that is there saves.
 const SCORE_LASTING: u32 = SCORE_MAX / 2;
-/// One result moves the score by this part of what is left.
+/// One result moves the score by a 64th of its distance from the result.
 const SCORE_WEIGHT: u32 = 64;
 /// With a bad score one copy in so many is kept, to learn when the score changes.
 const SAMPLED: u32 = 32;

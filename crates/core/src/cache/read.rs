@@ -11,9 +11,9 @@
 //! # Read-ahead
 //! A reader remembers which cluster it read last. A second miss in the same cluster reads the rest
 //! of it, and what follows comes from the buffer: pages that were evicted together are wanted
-//! together. So are clusters: the first load from the one that was written after the last one read
-//! reads all of it, and starts reading the one after that into another reader's buffer, so that the
-//! disk works while pages are decompressed:
+//! together. Clusters that were written one after the other are wanted together, too. So the first
+//! load from the next cluster reads all of it. It also starts to read the cluster after that into
+//! another reader's buffer: the disk works while pages are decompressed.
 //!
 //! ```text
 //!   disk    [ cluster 7 ][ cluster 8 ]   [ cluster 9 ]

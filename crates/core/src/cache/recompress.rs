@@ -39,18 +39,18 @@ use crate::store::Store;
 use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};
 
-/// The part of the young, of 16: at first, and its bounds.
+/// The part of all objects that are young, in sixteenths: at first, and its bounds.
 const YOUNG_FIRST: u32 = 8;
 const YOUNG_LEAST_PART: u32 = 4;
 const YOUNG_MOST_PART: u32 = 15;
 /// Objects compressed again after which the part of the young is looked at.
 pub const LEARNED_FROM: u32 = 512;
-/// Objects that come in before compressing again is tried once more, where it was for nothing: at
-/// first, and at most.
+/// The length of a rest of compressing again, which begins where it was for nothing: in objects
+/// that come in, at first and at most.
 const REST_LEAST: u64 = 8 << 10;
 const REST_MOST: u64 = 1 << 20;
-/// Objects compressed again for each load from the store: with fewer, memory saves the disk, and
-/// that is worth more.
+/// With fewer objects compressed again than this for each load from the store there is no rest: the
+/// memory that they save spares loads from the disk.
 const SPILLS: u64 = 8;
 /// Objects that may be young in any case.
 const YOUNG_LEAST: u32 = 64;

@@ -26,8 +26,8 @@ pub const RAW: CodecId = CodecId::MAX;
 const FREE_FRAMES_KEPT: usize = 256;
 const FREE_FRAMES_RELEASED: usize = 64;
 
-/// The part of its limit, and the least, by which a full pool without a store may be above the
-/// limit, so that it takes an object that is about as long as the one that it replaces.
+/// A full pool without a store may pass its limit by a sixteenth of it, or by this least, to take
+/// an object that is about as long as the one that it replaces.
 const LENT_PART: usize = 16;
 const LENT_LEAST_BYTES: usize = 64 << 10;
 

@@ -13,11 +13,11 @@
 //! revalidate its state after every unlock; here one question is left for the end: is anything
 //! alive in the cluster?
 //!
-//! The published races and why they cannot be: *load during writeback* finds the object in the pool
-//! or in the cluster, never in between; *twice on the LRU*: an entry is on it exactly while its
-//! location is `Pool`, both set under one lock; *use after free outside the lock*: no entry is
-//! touched outside it; *counters after an area's end* are changed by the one function that drops
-//! entries.
+//! The races that other swap caches had cannot be here. *A load during writeback* finds the object
+//! in the pool or in the cluster, never in between. *An entry twice on the LRU*: it is there
+//! exactly while its location is `Pool`, and both are set under one lock. *Use after free outside
+//! the lock*: no entry is touched outside it. *Counters after an area's end*: the one function that
+//! drops entries changes them.
 
 use core::sync::atomic::Ordering;
 

@@ -14,9 +14,9 @@
 //! longer intervals. A dictionary that was kept stays, since entries refer to it: there are 15 at
 //! most.
 //!
-//! The pieces are chosen as zstd's own trainer does (COVER: the segments whose substrings occur in
-//! most pages), without its `malloc`, and without its entropy tables: measured on heaps, forcing
-//! those on 4 KiB pages costs more bytes than it saves.
+//! The pieces are chosen as zstd's own trainer chooses them (COVER): the segments whose substrings
+//! occur in most pages. Its `malloc` is left out, and so are its entropy tables, which cost pages
+//! of 4 KiB more bytes than they save (measured on heaps).
 //!
 //! A call of `train` takes some 20 ms; nothing else here takes longer than copying a page.
 

@@ -12,9 +12,9 @@
 //!   0x1d      3 bits: that many bytes, the last of the stream
 //!   0x1e      end
 //! ```
-//! An index says where in a ring of the last bytes before this 8-byte block the value stands, in
-//! units of its own length: 2 bytes: 8 bits in 512 bytes; 4 bytes: 9 bits in 2 KiB; 8 bytes: 8 bits
-//! in 2 KiB.
+//! An index says where the value stands in a ring of the last bytes before this 8-byte block, in
+//! units of the value's length. A value of 2 bytes has an index of 8 bits and a ring of 512 bytes,
+//! one of 4 bytes 9 bits and 2 KiB, one of 8 bytes 8 bits and 2 KiB.
 
 use super::CompressError;
 

@@ -2,10 +2,10 @@
 //!
 //! `words` sees words of eight bytes, lz4 sees repetitions of any length: text that repeats itself
 //! takes a quarter of a page by the one and a thirtieth by the other. Trying both on every page
-//! would cost what the faster one saves. So pages are sorted by what the first codec made of them,
-//! and each kind has a score: it falls by one with each page of which the second makes nothing
-//! better, and rises by several where it does, since what is saved stays saved for as long as the
-//! page is out.
+//! would cost what the faster one saves. So pages are of kinds, by what the first codec made of
+//! them, and each kind has a score. The score falls by one with each page that the second codec
+//! makes no smaller. It rises by several with each page that becomes smaller, since the bytes are
+//! saved for as long as the page is out.
 
 use crate::sys::PAGE_SIZE;
 

@@ -147,7 +147,7 @@ const fn low(bits: u32) -> u64 {
     (1 << bits) - 1
 }
 
-/// log2 of the most pages that there may be to a watched one.
+/// log2 of the most pages of which one is watched.
 pub const WATCH_LOG2_MAX: u32 = 20;
 
 /// Whether a page, by its number, is one in 2^`log2`: by the finalizer of splitmix64, so that no

@@ -23,8 +23,8 @@ use crate::sys::{HUGE_PAGES, prefetch};
 
 /// Pages of a batch that are claimed and published under one hold of the lock: others wait for it.
 const PART_PAGES: usize = 64;
-/// Pages of which the cache is asked at once, so that its lock is taken once for them and not held
-/// for long.
+/// Pages that the cache is asked about at once: its lock is taken once for all of them, and not
+/// held for long.
 pub(super) const TOGETHER: usize = 32;
 
 impl Pager {

@@ -43,7 +43,8 @@ const WAIT_NS: u64 = 2_000_000;
 /// Waits of that length, two seconds together, after which the waiting thread asks whether the
 /// claim's holder still exists.
 const ABANDONED_WAITS: u32 = 1000;
-/// Ranges that may be drained at once by name; with more, everything is drained.
+/// Ranges in which no claim begins, because threads wait for the last one to end
+/// ([`Pager::lock_range`]), that are known one by one. With more of them no claim begins anywhere.
 const DRAINS_MAX: usize = 8;
 
 /// The part of the pager's state that is about claims, under its lock.

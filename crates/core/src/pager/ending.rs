@@ -1,10 +1,10 @@
 //! Paging ends for good, while the program goes on: every page is brought in, over the limit if
 //! need be, and the memory is the kernel's alone again.
 //!
-//! This is the last resort where something that paging needs is about to go, or is gone: a seccomp
-//! filter that refuses the pager's calls, a child that may not have a userfaultfd, a second thread
-//! where only one may be ([`needs_to_be_alone`]). More memory than the limit is a smaller evil than
-//! a program that dies or sees wrong bytes.
+//! This is the last resort where something that paging needs is about to go, or is gone. A seccomp
+//! filter may refuse the pager's calls, a child may not have a userfaultfd, a second thread may
+//! come where only one may be ([`needs_to_be_alone`]). A program over its limit is better than a
+//! program that dies or sees wrong bytes.
 //!
 //! ```text
 //!   all threads run, the mechanism works     end_paging:      serve what is missing, then take the ranges off

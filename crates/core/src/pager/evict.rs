@@ -38,10 +38,10 @@ const FRUITLESS_MAX: u32 = 64;
 const FRUITLESS_IN_TREE: u32 = 16 * FRUITLESS_MAX;
 /// [`FRUITLESS_MAX`] of a process that went over the limit a moment ago.
 const FRUITLESS_AGAIN: u32 = 2;
-/// A thread that found nothing to evict looks again after this long...
+/// The pause of a thread that found nothing to evict, before it looks again.
 const WAIT_NS: u64 = 50_000;
-/// ...and at most this often before it goes over the limit: a disk that hangs must not hang the
-/// program for ever.
+/// The most such pauses in a row, before the thread goes over the limit: a disk that hangs must not
+/// hang the program for ever.
 const WAITS_MAX: u32 = 400_000;
 
 /// Waits of that length, a second or more together, after which the thread asks whether the holder

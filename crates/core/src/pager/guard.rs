@@ -8,9 +8,9 @@
 //! ```
 //!
 //! This saves not the fingerprint but the flush. A page that may be written has to be taken from
-//! the program before it is looked at, and where pages are touched at random each lies alone: one
-//! MOVE, one flush, one interrupt for every processor that runs the program, 12 to 20 us on a
-//! virtual machine. A page that cannot have been written need not be looked at, and the kernel
+//! the program before it is looked at. Where pages are touched at random each lies alone and takes
+//! a MOVE, which is a flush, and an interrupt of every processor that runs the program: 12 to 20 us
+//! on a virtual machine. A page that cannot have been written need not be looked at, and the kernel
 //! drops any number of such pages with one flush. The price is a fault for each page that is read
 //! first and written afterwards; the score of kept copies says whether that is worth it.
 //!

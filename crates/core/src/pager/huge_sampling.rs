@@ -15,13 +15,13 @@
 //! The process's [`Score`] decides for a stretch of which nothing is known: it counts the last
 //! probes of others that might have come whole. While it is low no stretch comes whole, whatever
 //! was found out about it before, so a program that turns from running through its memory to random
-//! accesses pays for a few stretches and not for all. In doubt a stretch comes page by page: where
-//! that was wrong it is nearly free (some ten faults instead of one), while coming whole loads 511
-//! pages and takes their memory.
+//! accesses pays for a few stretches and not for all. In doubt a stretch comes page by page. If
+//! that was wrong it costs some ten faults instead of one. To come whole wrongly loads 511 pages
+//! and takes their memory.
 //!
-//! A stretch of which some pages are always in never comes whole: halves that come and go by turns
-//! may do that for ever, where the hand meets the pages of one half warm and those of the other
-//! cold. So where a dense stretch loses a page, the others go with it.
+//! A stretch of which some pages are always in never comes whole. Its halves may come and go by
+//! turns for ever, if the hand finds one half warm and the other cold at each pass. So where a
+//! dense stretch loses a page, the others go with it.
 //!
 //! First touches are believed to be dense, as the kernel does, until pages on their way out say
 //! otherwise: a page that is still zero was not written.
@@ -33,8 +33,9 @@ use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT};
 pub const DENSE_PAGES: usize = HUGE_PAGES / 4 * 3;
 /// The fewest kept copies that say whether the other pages of a huge page were written, too.
 const COPIES_LEAST: usize = 8;
-/// At least one in this many is a probe, of the stretches of which nothing is known and which would
-/// come whole because others are dense; fewer are where a probe could never come whole again.
+/// Where nothing is known of stretches that come whole because others are dense, at least one in
+/// this many is a probe. Probes are rarer where a stretch that comes page by page could never come
+/// whole again.
 const UNKNOWN_INTERVAL: u32 = 8;
 /// Probes that are under way at a time: beyond that the oldest is judged as it is.
 const PROBES_MAX: usize = 32;

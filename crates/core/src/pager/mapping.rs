@@ -13,8 +13,8 @@ use crate::region::table::LEAF_BYTES;
 use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil};
 use crate::sys::{Errno, PAGE_SIZE, Result};
 
-/// Ranges that the note of a move adds at most: the new one, and what is cut at its ends and at the
-/// ends of the old one.
+/// The most ranges that a move adds to the list: the new one, and the pieces cut off at its ends
+/// and at the ends of the old one.
 const MOVED_RANGES_MOST: usize = 8;
 /// Ranges that one part of what is moved adds at most: the part, and what it cuts off.
 const RANGES_OF_PART: usize = 2;

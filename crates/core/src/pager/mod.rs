@@ -123,7 +123,7 @@ const MIN_PAGES: i64 = 256;
 /// [`MIN_PAGES`] of a process that waits for its turn.
 const PAUSED_PAGES: i64 = 32;
 
-/// [`State::by_limbo`] when all pages leave by way of limbo.
+/// The value of [`State::by_limbo`] which says that all pages leave by way of limbo.
 const ALL_BY_LIMBO: usize = 1024;
 
 // Bits of a range's `prot`, which are the kernel's PROT_*.
@@ -145,7 +145,7 @@ pub struct State {
     hand: usize,
     trail: Trail,
     lone: Lone,
-    /// So many of 1024 pages that leave go by way of limbo.
+    /// Of [`ALL_BY_LIMBO`] pages that leave, so many go by way of limbo, on average.
     by_limbo: usize,
     ahead: Ahead,
     /// The part of `ahead` that the evictor has in hand.

@@ -42,11 +42,11 @@ const PASSES: usize = 4;
 /// The room in the pool, as a divisor of the resident pages, that starts another trial of all
 /// refused pages.
 const ROOM: i64 = 8;
-/// The faults, as a divisor of the resident pages, that must have been served before another trial
-/// for no reason but time. Each trial compresses all refused pages.
+/// A trial that begins because time has passed needs this many faults before it, as a divisor of
+/// the resident pages: each trial compresses all refused pages.
 const FAULTS: u64 = 32;
-/// How long refused pages are left alone at first, and at most; and how many times longer if the
-/// program has had fewer faults than [`FAULTS`] asks for.
+/// How long refused pages are left alone, at first and at most. With fewer faults than [`FAULTS`]
+/// asks for it is 16 times as long.
 const RETRY_FIRST_NS: u64 = 1_000_000_000;
 const RETRY_MOST_NS: u64 = 64_000_000_000;
 const RETRY_IDLE: u64 = 16;

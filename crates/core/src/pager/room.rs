@@ -13,10 +13,11 @@ use super::{Locked, Pager};
 use crate::sys::cpu;
 use crate::sys::sync::{futex_wait, futex_wake};
 
-/// How long a thread waits for others' pages before it evicts itself, however many threads do: some
-/// fifty batches of the evictor.
+/// How long a thread waits for pages that others free, before it evicts by itself however many
+/// threads do: the time of some fifty batches of the evictor.
 const WAIT_NS: u64 = 10_000_000;
-/// How often a thread is woken and finds that others were quicker, before it evicts itself.
+/// How often a thread may be woken in vain, because others were quicker, before it evicts by
+/// itself.
 const VAIN_MAX: u32 = 8;
 
 /// Threads without room.

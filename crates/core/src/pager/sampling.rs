@@ -24,9 +24,9 @@ use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 /// The part of the watched pages, as a divisor, that stay in the program because they came last:
 /// their touches are hidden.
 const HIDDEN_PART: usize = 24;
-/// The fewest watched pages that stay. An instruction needs six pages at once at most (two operands
-/// and itself, each across a border; a gather goes on where it was), and would begin again for ever
-/// if one of them left for another.
+/// The fewest watched pages that stay. An instruction needs at most six pages at once: two operands
+/// and itself, each across a border (a gather goes on where it was). It would begin again for ever
+/// if one of the six left for another.
 const HIDDEN_LEAST: usize = 8;
 /// Watched pages that can be in the program at most, with those that wait until the system call
 /// that uses them has ended.

@@ -1,5 +1,5 @@
 //! How much of a tree's memory a process keeps: how far it is over its limit, how much it leaves
-//! free, which size it holds, and how much of it limbo takes.
+//! free, and how many pages of it limbo takes.
 //!
 //! A process takes the pages that it needs from its own, so that it keeps its size. `uzswap run`
 //! changes the sizes (`control/share.rs`): it knows what memory is worth to each process.
@@ -9,9 +9,9 @@ use core::sync::atomic::Ordering;
 use super::{MIN_PAGES, PAUSED_PAGES, Pager};
 use crate::policy::{LIMBO_LEAST_PAGES, batch_pages, limbo_target};
 
-/// The part of the limit, as a divisor, that a process gives away at each of its evictor's ticks
-/// while memory is short, whichever process needs it: `uzswap run` decides about more, as it knows
-/// what memory is worth to each.
+/// The part of the limit, as a divisor, that each process of a tree gives away at a tick of its
+/// evictor while memory is short. It is little: `uzswap run`, which knows what memory is worth to
+/// each process, decides about more.
 const GIVEN_AT_TICK: i64 = 1024;
 /// A process that waits for its turn, or has more than its share, gives memory away as long as less
 /// than this part of the limit is free.

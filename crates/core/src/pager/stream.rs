@@ -126,7 +126,8 @@ impl FaultStream {
 
 /// Bounds of the count of used windows less unused ones.
 const USED_MOST: i32 = 16;
-/// Faults that run on before there is another window, where most windows were not used.
+/// Where most windows were not used, so many faults in order bring one page each before the next
+/// window.
 const ALONE_FAULTS: u32 = 3;
 /// Faults in a row at one page for which there was nothing to do, before they are taken for the
 /// program's own.

@@ -23,7 +23,8 @@
 //! may be pinned for longer than the call lasts has all its pages moved from then on (`note_pins`).
 //!
 //! Leaving together is not worth it where the neighbours are written all the time: each write is a
-//! fault. If those are many for the pages that left, pages are moved for a while ([`Lone::learn`]).
+//! fault. If more than a quarter as many pages were written as left, pages are moved for a while
+//! ([`Lone::learn`]).
 //!
 //! A thread that reads a missing page of memory that is under no mechanism gets a zero page there,
 //! for good. So memory is not moved (mremap takes it from the mechanism for that) while pages are
@@ -52,15 +53,15 @@ use crate::sys::{HUGE_BYTES, PAGE_SIZE, program};
 pub(super) const ALONE_MAX: usize = 2;
 /// The fewest pages that are worth the flushes.
 const ENOUGH: usize = 6;
-/// Sweeps, at most, that move everything after one for which too many neighbours were written: they
-/// become more each time.
+/// The most sweeps that move every page after a sweep for which too many neighbours were written.
+/// They are 1 the first time, then 3, 7 and so on.
 const REST_MOST: u32 = 128;
 // A page that is not copied in one call would stay.
 const _: () = assert!(SWEEP_MOST_PAGES <= program::EACH_MAX_PAGES);
 /// How far the last page may lie from the first.
 const SPAN_BYTES: usize = HUGE_BYTES;
 
-/// Runs of pages lying alone, at most, that are too few to leave together.
+/// The most runs of pages that lie alone and are too few to leave together.
 pub(super) const LONE_RUNS_MAX: usize = ENOUGH;
 
 /// Pages that lie alone, of one range, in the order of addresses: found by a sweep.

@@ -11,7 +11,8 @@ use core::sync::atomic::Ordering;
 use super::{GIVEN_AHEAD, PAUSED_PAGES, Pager};
 use crate::control::Counter;
 
-/// Pages from which a process competes for memory: one that needs fewer is in no other's way.
+/// The fewest pages with which a process competes for memory, 1 MiB: a process that needs fewer is
+/// in nobody's way.
 pub const COMPETING_PAGES: i64 = 256;
 impl Pager {
     /// Waits while it is not this process's turn, as long as `may_wait` allows it.
@@ -28,9 +29,9 @@ impl Pager {
         self.slot().turn.is_paused() || self.would_ask(pages)
     }
 
-    /// Waits, or asks, before a dormant process grows. `held`: the pages that it holds, if until
-    /// then it can touch no more of those that it has reserved; the others are for other processes
-    /// meanwhile.
+    /// Waits, or asks, before a dormant process grows. `held`: the pages that it holds, if it
+    /// cannot touch more of its reserved ones during the wait. The reserved ones are for other
+    /// processes until then.
     pub fn wait_to_grow(&self, held: Option<i64>, may_wait: impl Fn() -> bool) {
         if let Some(held) = held.filter(|held| *held < self.published_pages()) {
             self.reserve(held);

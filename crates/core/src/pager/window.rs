@@ -6,9 +6,9 @@
 //!                                                                                        the rest is somebody else's by now
 //! ```
 //!
-//! This saves three things beside going page by page: the lock, which others need while this thread
-//! decompresses; the copy from a buffer of the pager's to a new frame; and giving the old frame
-//! back, with the interrupt for every processor that it takes.
+//! Page by page three things would be dearer. The lock would be held while this thread
+//! decompresses. Each page would be copied from a buffer of the pager's to a new frame. And the old
+//! frame would be given back, with an interrupt of every processor.
 //!
 //! Anything may happen to a page while the lock is free: touched, dropped, moved, forked, back and
 //! out again. All of it changes the page's word (`region/page.rs`), and the slots are this thread's

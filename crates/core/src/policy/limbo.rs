@@ -37,14 +37,15 @@ const COMING: u64 = 1 << 61;
 
 /// Blocks for huge pages, at most.
 pub const BLOCKS_MAX: usize = 64;
-/// A block that is free; one whose contents a thread is giving to the cache; and one whose frame is
-/// kept for the next huge page that comes in.
+/// The state of a block in place of its page: free; in the hands of a thread that gives its
+/// contents to the cache; or with a frame that is kept for the next huge page.
 const BLOCK_FREE: u64 = 0;
 const BLOCK_CLAIMED: u64 = u64::MAX;
 const BLOCK_KEPT: u64 = u64::MAX - 1;
 /// Frames of huge pages kept at most.
 const KEPT_FRAMES_MAX: usize = 2;
-/// Stretches in stock at most; and how many are kept after one was asked for.
+/// The most stretches in stock. After one was asked for, so many of the next stretches may go into
+/// the stock, and no more: a stock that nobody uses holds memory.
 const STOCK_MAX: usize = 4;
 const WANTED_MAX: u32 = 8;
 

@@ -48,14 +48,14 @@ pub const POOL_LEAST_PERCENT: u32 = 10;
 pub const POOL_MOST_PERCENT: u32 = 85;
 /// Microseconds, roughly, that a load from the store takes longer than one from the pool.
 const STORE_WORTH: u64 = 100;
-/// Loads and hits in limbo that are enough to speak for one border or the other.
+/// The loads and hits in limbo after which the share may move.
 const FEW: u64 = 1024;
-/// Loads from the pool to one hit in limbo. With more, the hits are too few to try whether pages of
-/// the pool can go.
+/// The most loads from the pool to one hit in limbo with which a smaller pool is tried while little
+/// is in the store: with more, memory for pages would save next to nothing.
 const TRY_ABOVE: u64 = 16;
 /// Loads from the store that are enough to speak for a larger pool.
 pub const FEW_LOADS: u64 = 32;
-/// Pages in the store. With fewer, nothing is known of the pages that would go there.
+/// The fewest pages in the store by which it is known what the next ones would cost there.
 const FEW_STORED: u64 = 512;
 
 /// Events at the borders between pages as they are, the pool, and the store.
@@ -142,8 +142,8 @@ pub fn sweeps_first(ready: usize, target: i64) -> bool {
     (ready as i64) < target
 }
 
-/// Microseconds, roughly: the worth of a load that does not happen, and the costs of a denser codec
-/// for a load and for a store.
+/// Rough times in microseconds: of a load, which a page in memory saves; and those by which the
+/// denser codec makes a load and a store longer.
 pub const LOAD_WORTH: u64 = 12;
 const DENSE_LOAD_COST: u64 = 2;
 const DENSE_STORE_COST: u64 = 1;
@@ -163,9 +163,9 @@ pub fn is_denser_better(
     if was { gain > cost * 3 / 4 } else { gain > cost * 5 / 4 }
 }
 
-/// The cost of compressing again, in microseconds, roughly. `load`: how much longer a load takes
-/// that has to undo it; `pack`: doing it, as far as the evicting thread has no time to spare for
-/// it; `enough`: the cost that is enough to judge by.
+/// The cost of compressing again, in microseconds, roughly. `load`: for a load that has to undo it.
+/// `pack`: for doing it, half of the time that it takes, as the evictor often has time to spare.
+/// `enough`: the sum from which on the result is judged.
 #[derive(Clone, Copy)]
 pub struct PackingCost {
     load: u64,

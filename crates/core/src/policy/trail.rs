@@ -13,31 +13,33 @@
 //! never has to come back.
 //!
 //! That is wrong where the rest is no longer used: then the pages that are gone through now should
-//! have the memory. Touches are not seen, so the rest is tried: as long as most of the pages that
-//! the hand takes of it come back, it is in use, and the trail is on; one page in [`SHARE`] is
-//! still taken by the hand, to go on knowing. A page's word says which of the two took it
-//! (`PageEntry::was_taken_behind`).
+//! have the memory. Touches are not seen, so the hand tries the rest of memory. While most of the
+//! pages that it takes there come back, the rest is in use, and the trail is on. The hand still
+//! takes one page in [`SHARE`], so that a change is noticed. A page's word says which of the two
+//! took it (`PageEntry::was_taken_behind`).
 
 use super::WINDOW_LEAST_PAGES;
 
 /// Windows that the trail knows.
 const RUNS_MAX: usize = 64;
-/// One page in so many is taken by the hand while the trail is on.
+/// While the trail is on the hand takes one page in this many, and the trail gives the others.
 pub const SHARE: i64 = 4;
 /// Pages that the hand takes in its turn: they leave as large a hole as a window brings.
 const HAND_PAGES: i64 = 64;
-/// The trail's last pages, which are left alone: a divisor of the limit, and their least number.
-/// The evictor brings windows before the program has touched them.
+/// The gap: the trail's last pages, which are left alone because the evictor may have brought them
+/// before the program touches them. It is this part of the limit, as a divisor, but not fewer pages
+/// than the least.
 const GAP_PART: i64 = 32;
 const GAP_LEAST_PAGES: i64 = 256;
 /// Runs that are left alone whatever their size.
 const GAP_RUNS: usize = 2;
-/// Pages that the hand takes in an epoch: a divisor of the limit, and their least number. At the
-/// end of an epoch the part of them that came back is looked at; then the counts are halved.
+/// The length of an epoch, in pages that the hand takes: a part of the limit, as a divisor, but not
+/// fewer pages than the least. At its end the share of them that came back turns the trail on or
+/// off, and the counts are halved.
 const EPOCH_PART: i64 = 16;
 const EPOCH_LEAST_PAGES: i64 = 256;
-/// Percent of the pages that came back: from the first on the trail turns on, below the second it
-/// turns off again.
+/// The trail turns on when at least this percentage of the hand's pages come back, and off again
+/// below the second one. The distance keeps it from turning to and fro.
 const ON_PERCENT: u64 = 70;
 const OFF_PERCENT: u64 = 40;
 

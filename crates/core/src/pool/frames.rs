@@ -285,7 +285,7 @@ struct BitSet {
     len: usize,
 }
 
-/// Numbers below one word of the top: 64 GiB of frames.
+/// log2 of the frame numbers that one word of the top level stands for: 2^24 of them, 64 GiB.
 const TOP_SHIFT: u32 = 24;
 const TOP_WORDS: usize = BitSet::CAPACITY >> TOP_SHIFT;
 const SUMMARY_WORDS: usize = TOP_WORDS * 64 * 65;

@@ -68,7 +68,7 @@ pub const LOAD_SLOTS_MAX: usize = SLOTS_MAX / 2;
 pub const STAMPS: u64 = (SLOTS_MAX - LOAD_SLOTS_MAX - 1) as u64;
 /// Bit in the field of the slot of a resident page: the page is guarded.
 const GUARDED: u64 = 1 << SLOT_SHIFT;
-/// The page is guarded, but was not always since it was loaded; and it leaves.
+/// Two bits of a guarded page: it was not always guarded since it was loaded; and it leaves.
 const BRIEFLY: u64 = 2 << SLOT_SHIFT;
 const LEAVING: u64 = 4 << SLOT_SHIFT;
 const GUARD_MASK: u64 = GUARDED | BRIEFLY | LEAVING;

@@ -270,7 +270,7 @@ impl Ranges {
         }
     }
 
-    /// Makes room for `extra` ranges more, so that what needs no more of them cannot fail.
+    /// Makes room for `extra` ranges more, so that a change that adds no more of them cannot fail.
     pub fn reserve(&self, extra: usize) -> Result<()> {
         self.cells.ensure(self.len() + extra).map(drop)
     }

@@ -1,8 +1,8 @@
 //! Extents: the parts of a device, or of the exports of servers, that processes lease.
 //!
-//! Either is one flat array, and all processes of a run use it. So it is cut into extents: a
-//! process leases one when it has filled those that it has, in a table that the run's processes
-//! share, and gives none back while it lives. `uzswap run` trims them and leases them out again
+//! Either is one flat array, and all processes of a run use it. So it is cut into extents, and the
+//! run's processes share a table of them. A process leases an extent when it has filled those that
+//! it has, and gives none back while it lives. `uzswap run` trims them and leases them out again
 //! once the process is gone, and so are all processes that it forked, which can read them.
 //!
 //! ```text

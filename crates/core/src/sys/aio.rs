@@ -1,11 +1,11 @@
 //! Writes and reads that go on while we do something else: the kernel's asynchronous I/O
 //! (`io_submit`).
 //!
-//! Why this and not io_uring: io_uring hands a write that needs disk blocks to a worker thread,
-//! which then belongs to the program (it would show in its task list, forbid it what only
-//! single-threaded programs may do, and make each of our TLB flushes an interrupt); and the default
-//! seccomp profile of containers refuses it. `io_submit` of an `O_DIRECT` write allocates the
-//! blocks at once, starts the transfer, and has no thread.
+//! io_uring is not used, for two reasons. It hands a write that needs disk blocks to a worker
+//! thread, which belongs to the program: it would show in the task list, forbid calls that only
+//! single-threaded programs may make, and make each of our TLB flushes an interrupt. And the
+//! default seccomp profile of containers refuses it. `io_submit` of an `O_DIRECT` write allocates
+//! the blocks at once, starts the transfer, and has no thread.
 //!
 //! # Safety charter
 //! A buffer that the kernel is reading or filling is owned by its slot and reachable by nobody:

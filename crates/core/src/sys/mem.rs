@@ -71,7 +71,8 @@ pub unsafe fn unmap_anonymous(addr: usize, len: usize) {
 static SPARE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// Four segments of tables, for memory that lies apart.
 const SPARE_BYTES: usize = 4 * SEGMENT_BYTES;
-/// Bytes of address space to one of words for its pages.
+/// Bytes of address space to one byte of the words for its pages: a word of eight bytes for each
+/// page.
 const BYTES_TO_WORDS: usize = PAGE_SIZE / size_of::<u64>();
 
 /// Keeps address space aside, before a limit on it (ulimit -v) is reached: the words of pages that

@@ -2,9 +2,9 @@
 //!
 //! # Safety charter
 //! `state` goes from EMPTY to WRITING to READY and never back while shared. Only the thread that
-//! made the first step writes the value, and only after the second step (release, seen by acquire)
-//! does anybody read it, which is the argument for `Sync` (the value is shared and may be dropped
-//! by another thread: `T: Send + Sync`).
+//! made the first step writes the value. Nobody reads it before the second step (release, seen by
+//! acquire). That is the argument for `Sync`. The value is shared, and may be dropped by another
+//! thread: `T: Send + Sync`.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;

@@ -84,8 +84,8 @@ pub struct Leash {
 
 impl<S: Store> Clusters<S> {
     /// Makes ready for a fork. If the child will be able to read clusters of ours, it gets the
-    /// write end of a pipe and we keep the read end: when that hangs up, the child, all its
-    /// children that did not exec, and thus all processes that could read them, are gone.
+    /// write end of a pipe and we keep the read end. When the pipe hangs up, the child is gone, and
+    /// so are all its children that did not exec: no other process could read the clusters.
     pub fn prepare_fork(&mut self) -> Leash {
         self.poll_snapshots();
         let readable = self

@@ -12,10 +12,10 @@
 //!
 //! Objects of an OPEN, FULL or WRITING cluster are served from its buffer in memory, those of a
 //! WRITTEN one from the file. So writing back moves an object from the pool into the open cluster
-//! in one step under the lock, and the write itself concerns no object any more: an object released
-//! while its cluster is being written needs no care, one that is loaded meanwhile is copied out of
-//! the buffer, and when the write fails nothing has to be brought back. At any time there is one
-//! open cluster, and at most [`QUEUE_BUFFERS`] are being sealed or written.
+//! in one step under the lock, and the write itself concerns no object any more. An object that is
+//! released while its cluster is being written needs no care. One that is loaded meanwhile is
+//! copied out of the buffer. When the write fails nothing has to be brought back. At any time there
+//! is one open cluster, and at most [`QUEUE_BUFFERS`] are being sealed or written.
 //!
 //! # Vocabulary
 //! *Object*: bytes that the owner appended, known by a [`Place`]. *Cluster id*: index of a record

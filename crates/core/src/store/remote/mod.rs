@@ -18,9 +18,9 @@
 //! # Waiting
 //! A read has ten seconds ([`PATIENCE_NS`]), then the page is lost and its thread gets SIGBUS.
 //! After five of them the server is asked again, by a new connection; so is one that takes the only
-//! copy of a write. With another copy a server has half a second, then the other is asked; and for
-//! a second after that, or longer each time, it is asked last. Nobody else waits meanwhile but for
-//! the same server: there is a link for reads and one for writes, each with a lock.
+//! copy of a write. With another copy a server has half a second, then the other server is asked.
+//! For a second after that, or longer each time, the first is asked last. Only threads that need
+//! the same server wait meanwhile: each has a link for reads and one for writes, each with a lock.
 //!
 //! # Fork
 //! The connections are the parent's. The child makes its own to the same exports and reads its
@@ -52,7 +52,8 @@ pub const COPIES_MOST: usize = 2;
 
 /// How long a read or a write is tried before it is given up.
 pub const PATIENCE_NS: u64 = 10_000_000_000;
-/// How long a forked child waits for its connections; it makes those that have not come later.
+/// How long a forked child waits for its connections. It makes the missing ones later, when it
+/// needs them.
 const CHILD_NS: u64 = 500_000_000;
 
 /// No server that has the page answers: EREMOTEIO.

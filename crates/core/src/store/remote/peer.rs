@@ -9,8 +9,9 @@ use crate::sys::socket::Patience;
 use crate::sys::sync::Mutex;
 use crate::sys::{Errno, Result};
 
-/// How long a server that did not answer is asked last, and given nothing to write; twice as long
-/// each time that it still does not, up to 32 times. Each time costs somebody half a second.
+/// How long a server that did not answer is asked last, and is given nothing to write. The time
+/// doubles with each further failure, up to 32 times this, because each try costs some thread half
+/// a second.
 const DOWN_NS: u64 = 1_000_000_000;
 const DOWN_LOG2_MOST: u32 = 5;
 

@@ -369,8 +369,8 @@ impl Remote {
             return;
         }
         // To give up ends the connection, and the server may read the request after the next write
-        // to the place, which comes by another one. Then the other copy is there, or there is none
-        // and the request is waited for, as a write is.
+        // to the place, which comes by another one. Where there is another copy, that one serves
+        // then. Where there is none, the answer is waited for as long as that of a write.
         let ns = if self.copies > 1 { self.hurry_ns } else { self.patience_ns };
         let trimmed = link.ask(CMD_TRIM, spot.at, len as usize, &[], &mut Patience::new(ns));
         if let Err(why) = trimmed {

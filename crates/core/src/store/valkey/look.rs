@@ -10,8 +10,8 @@ use crate::store::remote::{NO_ANSWER, SERVERS_MOST};
 use crate::sys::socket::Patience;
 use crate::sys::{Errno, Result};
 
-/// How often the map is asked for because a primary has no replica: one that was just added is
-/// waited for soon, and a Cluster without any costs next to nothing.
+/// The time between two questions for the map because a primary has no replica. A replica that was
+/// just added is known within that time, and a Cluster without replicas costs next to nothing.
 const REPLICA_NS: u64 = 5_000_000_000;
 
 impl Valkey {

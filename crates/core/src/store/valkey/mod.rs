@@ -70,7 +70,8 @@ pub struct Terms<'a> {
     pub key_prefix: [u8; PREFIX_BYTES],
 }
 
-/// How long a forked child waits for its connections; it makes those that have not come later.
+/// How long a forked child waits for its connections. It makes the missing ones later, when it
+/// needs them.
 const CHILD_NS: u64 = 500_000_000;
 
 /// The key of a unit.

@@ -28,17 +28,19 @@ pub const PATIENCE_NS: u64 = 10_000_000_000;
 /// How long a Cluster is tried: its nodes believe by default after 15 seconds that a primary is
 /// gone, then a replica has to be elected; four times that is for machines that are slow as well.
 pub const CLUSTER_PATIENCE_NS: u64 = 60_000_000_000;
-/// One try of a node of a Cluster, after which the map is asked for anew: it may be another's turn.
+/// How long a try of one node of a Cluster takes at most. After it the map is asked for anew,
+/// because another node may have the key by then.
 const TRY_NS: u64 = 1_000_000_000;
-/// How long a node is asked for the map, or for anything that is only a favour.
+/// How long a node has to answer where there is another way: for the map, and for requests that may
+/// be left out.
 pub(super) const HURRY_NS: u64 = 500_000_000;
 /// The pause between two tries where nobody answers.
 const AGAIN_NS: u64 = 50_000_000;
-/// The pause between two tries of a write that nobody waits for, and how long each of them takes at
-/// most.
+/// The pause between two tries of a write that no thread waits for, and the longest time of one
+/// such try.
 const ASIDE_AGAIN_NS: u64 = 500_000_000;
 const ASIDE_NS: u64 = 100_000_000;
-/// How long nothing is let go of after a node has not answered: a program that frees much must not
+/// How long no value is deleted after a node has not answered: a program that frees much must not
 /// wait for each part of it.
 const LEFT_ALONE_NS: u64 = 10_000_000_000;
 /// Redirections one after the other that are followed at once.

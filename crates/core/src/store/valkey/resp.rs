@@ -22,7 +22,8 @@ use crate::sys::{Errno, Result};
 pub const LINE_BYTES: usize = 256;
 /// The length of that beginning, in bytes.
 const KEPT_BYTES: usize = 128;
-/// A line beyond this is no message of a server: error texts repeat a part of the command, not all.
+/// The longest line that is taken for a message of a server, in bytes: error texts repeat a part of
+/// the command, not all of it.
 const LINE_MOST_BYTES: usize = 64 << 10;
 /// The most that a reply can announce: a string of 512 MiB is the protocol's own limit.
 const LENGTH_MOST: i64 = 512 << 20;

@@ -21,8 +21,9 @@ pub const LITERALS: [u8; 16] = [0, 1, 2, 4, 5, 6, 8, 0, 1, 2, 3, 4, 6, 0, 1, 2];
 pub const FIRST_ABOVE: u8 = 7;
 pub const FIRST_DISTANT: u8 = 13;
 
-/// Where a word was last, by the upper bytes of it: one table by the upper seven, one by the upper
-/// six. An entry is a guess that is checked.
+/// The bits that the keys of the two tables leave out: one table says where a word with the same
+/// upper seven bytes was last, the other where one with the same upper six. An entry is a guess
+/// that is checked.
 pub const SHIFTS: [u32; 2] = [8, 16];
 pub const TABLE_WORDS: usize = 512;
 pub const TABLES_BYTES: usize = 2 * TABLE_WORDS * size_of::<u32>();
