@@ -23,10 +23,11 @@ const MARGIN_MIN_BYTES: u64 = 12 << 20;
 const MARGIN_PERCENT: u64 = 6;
 
 /// The margin between what is free and the budget. The kernel charges a group with more than the
-/// pages that uzswap counts: page tables (1/512 of everything the program has ever touched, so 1.6
-/// % of the limit for a program eight times as large), stacks and descriptors of threads and
-/// processes, the file pages of the program and its libraries, per-CPU stocks, and `uzswap run`
-/// itself. Those grow with the limit, except for a few MiB that every process needs.
+/// pages that uzswap counts. Page tables take a 512th of all that the program has ever touched: 1.6
+/// % of the limit for a program eight times as large. Threads and processes have stacks and
+/// descriptors. The file pages of the program and its libraries count, and so do per-CPU stocks and
+/// `uzswap run` itself. All of this grows with the limit, except for a few MiB that every process
+/// needs.
 pub fn margin_bytes(whole_bytes: u64) -> u64 {
     MARGIN_MIN_BYTES.max(whole_bytes / 100 * MARGIN_PERCENT)
 }

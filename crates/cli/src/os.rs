@@ -435,8 +435,8 @@ pub fn is_unix_socket(fd: &OwnedFd) -> io::Result<bool> {
     Ok(option(libc::SO_DOMAIN)? == libc::AF_UNIX)
 }
 
-/// Keeps this process's memory out of swap, what it has and what it will touch, and
-/// says to the kernel that others wait for it when they want memory back (as far as we may).
+/// Keeps this process's memory out of swap, now and later. Tells the kernel, as far as we may, that
+/// other processes wait for this one when they need memory.
 pub fn lock_memory() -> io::Result<()> {
     const PR_SET_IO_FLUSHER: c_int = 57;
     // SAFETY: plain calls.

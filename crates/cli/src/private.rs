@@ -102,8 +102,8 @@ fn foreign_fault(path: &Path, what: &str) -> Fault {
     Fault { text: format!("{} {what}", path.display()), is_foreign: true }
 }
 
-/// Whether something may be made at `path`: the first directory above it that is there must be the
-/// user's, or one in which everybody may have what nobody else can take away (/tmp).
+/// Whether something may be made at `path`. The first directory above it that exists must be the
+/// user's, or one like /tmp, where nobody can remove what another user made.
 fn may_make(path: &Path, user: u32) -> Result<(), Fault> {
     let is_everybodys = |m: &Metadata| m.uid() == 0 && m.mode() & 0o1002 == 0o1002;
     for above in path.ancestors().skip(1).filter(|a| !a.as_os_str().is_empty()) {

@@ -63,9 +63,9 @@ fn stop_too(program: Pid, signal: i32) {
     os::suffer(signal);
     drop(waker);
     // `fg` continues the whole group; `kill -CONT` only us, and then the program is where it was:
-    // it has no news. Only then do we continue it. To send on whatever SIGCONT we get, or to look
-    // whether it is stopped, would be wrong: Ctrl-Z may have stopped it anew by now, and it would
-    // run while everybody believes it stopped.
+    // it has no news. Only then do we continue it. We must not send on each SIGCONT that we get,
+    // nor look whether the program is stopped: Ctrl-Z may have stopped it anew by now, and it would
+    // run while its shell believes it stopped.
     os::discard(libc::SIGCONT);
     if !os::has_news(program) {
         os::send(program, libc::SIGCONT);

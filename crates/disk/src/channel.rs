@@ -1,12 +1,13 @@
-//! Two buffers of fixed size beside a stream: what has come and is not used yet, and what is to go.
+//! Two buffers of fixed size beside a stream: bytes that have come and are not used yet, and bytes
+//! that are to go.
 //!
 //! ```text
 //!   stream ──read──> [ used | there | free ] ──take──> request, payload by pieces
 //!   stream <─write── [ to go       | free ] <──────── replies, pages decompressed in place
 //! ```
-//! A session that must wait for more bytes first sends what is to go: a client that has sent
-//! several requests has its replies in few writes, and one that waits for a reply is not waited
-//! for.
+//! A session that must wait for more bytes first sends its replies. So a client that sends several
+//! requests gets their replies in few writes, and a client that waits for a reply gets it before
+//! the session waits for the client.
 
 use std::io::{self, ErrorKind, Read, Write};
 

@@ -9,10 +9,10 @@
 //! fresh disk, and one that was trimmed, takes no memory.
 //!
 //! # Locks
-//! All changes of a page happen under its *stripe*, one of a few hundred locks by page number:
-//! between the reading and the storing of a page that is written in part, no other write of another
-//! part may come and be lost. A thread that drops a range takes all stripes, in order, for some
-//! pages at a time. A stripe comes before all locks of the cache. Reads take none.
+//! All changes of a page happen under its *stripe*, one of a few hundred locks by page number. A
+//! page that is written in part is read, changed and stored: without the stripe a write of another
+//! part could come in between, and be lost. A thread that drops a range takes all stripes, in
+//! order, for some pages at a time. A stripe comes before all locks of the cache. Reads take none.
 //!
 //! # Memory
 //! `memory_bytes` is for all that grows with what is stored: objects of the pool, records, tables.
@@ -40,11 +40,12 @@ pub const DISK_MOST_BYTES: u64 = (u32::MAX as u64 - 1) * PAGE_BYTES;
 const AREA: u8 = 1;
 /// The number of stripes: enough that threads seldom meet by chance.
 const STRIPES: usize = 256;
-/// Pages dropped one by one, each under its own stripe: taking all costs about as much.
+/// The most pages that are dropped one by one, each under its own stripe: to take all stripes costs
+/// about as much.
 const DROPPED_SINGLY: u32 = 32;
 /// The memory is divided anew after so many stores, in which tables grow by some 10 KiB.
 const DIVIDED_AFTER: u64 = 256;
-/// A pool that could not be packed is not tried again before that time, or a page that is dropped.
+/// A pool that could not be packed is packed again after this time, or once a page was dropped.
 const PACKED_AGAIN: Duration = Duration::from_millis(500);
 
 /// How a disk is made.
@@ -63,7 +64,7 @@ pub struct DiskConfig {
 /// Why bytes could not be read or written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskError {
-    /// There is no room; what was there before is there still.
+    /// There is no room. The older contents are there still.
     Full,
     /// The store could not be read, or what it has is not what was written.
     Store,

@@ -17,20 +17,20 @@ use crate::disk::Disk;
 
 /// The time between two rounds: within a second a disk that was emptied has given its memory back.
 const ROUND: Duration = Duration::from_millis(200);
-/// The most of a round that recompression takes, and as much again for idle pages: half of one
-/// processor.
+/// The most time of a round for compressing again, half of one processor; and as much again for
+/// idle pages.
 const PACKING: Duration = Duration::from_millis(100);
 /// Pages compressed again between two looks at the clock.
 const PACKED_AT_ONCE: usize = 64;
-/// Idle pages compressed again or written between two looks at the clock: each begins at the first
-/// page of all.
+/// Idle pages compressed again or written between two looks at the clock. They are many, because
+/// each such search begins at the first page of the disk.
 const IDLE_AT_ONCE: usize = 512;
 /// The time between two searches for idle pages, if the last one has dealt with all.
 const IDLE_ROUND: Duration = Duration::from_secs(5);
 /// A store that failed is tried again after this time: its disk may have room by then.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
-/// After each so many rounds without a request the buffers go back: idle pages may have needed them
-/// again.
+/// After so many rounds without a request the buffers are given back, and again after as many more:
+/// idle pages may have needed them meanwhile.
 const RESTS_AFTER: u32 = 25;
 /// The part of its memory, of 100, at which a disk is said to be nearly full.
 const NEARLY_FULL_PERCENT: u64 = 90;

@@ -9,8 +9,8 @@
 //! by pieces. A client that wants more done at one time connects more often: all connections see
 //! one disk.
 //!
-//! FLUSH and FUA have nothing to do: what was written is where it will be, in the memory of this
-//! process, when its reply goes out; and no flush would keep it longer than the process lives.
+//! FLUSH and FUA have nothing to do. Bytes are where they will be, in the keeping of this process,
+//! when the reply to their write goes out. No flush would keep them longer than the process lives.
 
 use std::io::{self, ErrorKind, Read, Write};
 

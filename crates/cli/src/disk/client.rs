@@ -10,7 +10,8 @@ use crate::control::directories;
 use crate::program::reason;
 use crate::{Failure, console, os};
 
-/// The files of a disk begin with this, and end with one of these.
+/// The beginning of the names of a disk's sockets, and the endings of the two: for clients of NBD,
+/// and for orders.
 pub const PREFIX: &str = "disk-";
 pub const CLIENTS_SUFFIX: &str = ".nbd";
 pub const ORDERS_SUFFIX: &str = ".orders";

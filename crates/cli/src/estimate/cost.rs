@@ -6,9 +6,9 @@
 //! with room for two fifths, a process that goes through memory of its own between two touches, as
 //! programs do: what a fault needs has left the caches by then.
 //!
-//! A cost is the time a touch takes longer than it does in the free run. The eviction that makes
-//! room is in it as far as the program waits for it; so the figures hold for a machine that is as
-//! busy as it is now.
+//! A cost is the time a touch takes longer than it does in the free run. It includes the part of
+//! the eviction that the program waits for. So the figures hold for a machine that is as busy as
+//! this one is now.
 
 use std::fs::File;
 use std::io::Write;
@@ -38,12 +38,12 @@ const PAGES: u64 = 16_384;
 const COLD_PAGES: u64 = 8192;
 /// Ways to touch pages in which each fault serves one page.
 const AT_RANDOM: [&str; 2] = ["random read", "random write"];
-/// The part of the cold work's time between two touches after which two thirds of the cold caches'
-/// cost show.
+/// A program that works this part of the cold work's time between two touches pays two thirds of
+/// the price of cold caches.
 const COLD_AFTER: f64 = 0.25;
-/// With fewer sampled pages made-up ones stand for them.
+/// The fewest sampled pages to measure with; if there are fewer, made-up pages stand for them.
 const SAMPLE_LEAST: usize = 256;
-/// The part of the pages that has room uncompressed.
+/// The part of the pages for which there is room uncompressed, in the runs with room for some.
 const RESIDENT: f64 = 0.4;
 /// Passes over the pages in each way to touch them.
 const PASSES: u32 = 2;

@@ -11,20 +11,20 @@
 //!        +---------------------------> time since the clearing
 //! ```
 //!
-//! That is Denning's working-set theory (The working set model for program behavior, 1968): when M
-//! pages have been touched since a moment, these are the M that are used last, which is what a
-//! memory of M pages would hold if the page used longest ago goes first; a page that is touched now
-//! for the first time since that moment is not among them.
+//! That is Denning's working-set theory (The working set model for program behavior, 1968). The M
+//! pages that were touched since a moment are the M that were used last. A memory of M pages from
+//! which the page used longest ago goes first would hold just these. A page that is touched now for
+//! the first time since that moment is not among them.
 //!
 //! An *epoch* is the time from one clearing to the next, a *step* that between two looks within it.
 //! The slope of a step that crosses M is the rate of faults then. At other times it is guessed from
 //! the steps around that cross M, or if none does from those that come near it; those near in time
 //! count most. For another M than its own, a step's rate is taken to lie between that of a loop,
 //! which is equal for all M, and that of touches at random, which is proportional to the pages not
-//! touched yet. The guess stays within what the step itself proves: one that ends below M an upper
-//! bound, since some of its pages would still be there; one that begins above M a lower bound,
-//! since pages that were touched in the epoch may have been put out since. So a program that stops
-//! wanting its memory is seen to.
+//! touched yet. The guess stays within what the step itself proves. A step that ends below M gives
+//! an upper bound, since some of its pages would still be there. A step that begins above M gives a
+//! lower bound, since pages that were touched in the epoch may have been put out since. So a
+//! program that stops wanting its memory is seen to.
 
 /// Touches seen between two looks. Pages are of 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -52,7 +52,8 @@ pub struct Step {
 /// an epoch has some six steps.
 const AROUND: usize = 40;
 const HALF_AFTER: f64 = 6.0;
-/// Where no step crosses M, one whose middle is e times M, or M / e, counts exp(-1 / NEAR).
+/// How fast a step loses weight with its distance from M, where no step crosses M: a step whose
+/// middle is e times M, or M / e, has the weight exp(-1 / NEAR).
 const NEAR: f64 = 0.2;
 /// A step's estimate for an M from far away is at most so many times the step's own rate.
 const MOST_TIMES: f64 = 4.0;
@@ -70,8 +71,8 @@ impl Step {
         self.touched_before_pages <= resident && resident <= self.touched_pages
     }
 
-    /// The step's estimate of the rate with so many pages resident, and how near that is to what it
-    /// saw (1: it saw it; 0: far away).
+    /// The step's estimate of the rate of faults with `resident` pages, and its weight: 1 where the
+    /// step saw that memory, less the farther away it is.
     fn rate_at(&self, resident: f64) -> (f64, f64) {
         if self.crosses(resident) {
             return (self.rate(), 1.0);

@@ -12,9 +12,9 @@
 //!
 //! A program that is started (`estimate -- COMMAND`) is watched from within, as far as `run` could
 //! take it over: of a sample of its pages each use is seen. One that runs already (`estimate PID`)
-//! has nothing of uzswap in it: it is known how much memory is touched in a time, not which pages,
-//! nor in which order. An estimate is no promise. Faults of several threads at a time are counted
-//! as if they came one after the other.
+//! has nothing of uzswap in it. From outside uzswap sees how much memory it touches in a time, not
+//! which pages, nor in which order. An estimate is no promise. Faults of several threads at a time
+//! are counted as if they came one after the other.
 
 mod cost;
 mod curve;
@@ -88,7 +88,7 @@ pub struct EstimateArguments {
 }
 
 const WATCHED_FOR: Duration = Duration::from_secs(10);
-/// With less to go by nothing is said.
+/// The fewest looks, and the smallest need, from which an estimate is made.
 const LOOKS_LEAST: u32 = 5;
 const NEED_LEAST_BYTES: u64 = 1 << 20;
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// A page: its process and its number.
 pub type Page = (u32, u64);
 
-/// Places there are at least.
+/// The fewest places: with fewer, pages would be renumbered all the time.
 const PLACES_LEAST: usize = 1024;
 
 pub struct Recency {

@@ -1,11 +1,11 @@
 //! Pages of a running program, drawn at random: every page has the same chance at every moment that
 //! it is there.
 //!
-//! How many there will be is not known before, and their memory is bounded, so they go into a
-//! *reservoir* of places: a page that is drawn takes each place with the chance that its memory and
-//! time have of all so far (Chao, A general purpose unequal probability sampling plan, 1982; here
-//! with replacement). A place is a draw of all memory over all the time; a page that stands for
-//! much of it, as one drawn when the program sat still for long, has several.
+//! Nobody knows before how many pages there will be, and memory for them is bounded. So they go
+//! into a *reservoir* of places. A page that is drawn takes each place with a chance: the part that
+//! its memory and time have of all so far (Chao, A general purpose unequal probability sampling
+//! plan, 1982; here with replacement). A place is a draw of all memory over all the time; a page
+//! that stands for much of it, as one drawn when the program sat still for long, has several.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

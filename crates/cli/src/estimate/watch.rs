@@ -46,20 +46,21 @@ const CREDIT: f64 = 0.2;
 const EPOCHS: [(f64, f64); 3] = [(0.12, 0.03), (0.3, 0.1), (0.65, 0.3)];
 /// The shortest epoch.
 const EPOCH_LEAST: Duration = Duration::from_millis(30);
-/// From within, the next look comes after this part of the time so far, between these bounds.
+/// The pause between two looks at a program that is watched from within: this part of the time so
+/// far, between these bounds.
 const WITHIN_AFTER: f64 = 0.1;
 const WITHIN_LEAST: Duration = Duration::from_millis(5);
 const WITHIN_MOST: Duration = Duration::from_millis(500);
 /// Pages drawn at each look: as many as they will have places, between these.
 const DRAWN: std::ops::RangeInclusive<u32> = 64..=1024;
-/// How long the list of processes is good for.
+/// How long a list of the processes is used before it is made anew.
 const LIST_FOR: Duration = Duration::from_millis(50);
-/// The most that is taken off a step for marks, and for faults, as a part of it: the rest of a
-/// larger part would be as uncertain as it is short.
+/// The largest parts of a step's time that are taken off for marks, and for faults. If more were
+/// taken off, the short rest would be as uncertain as the part.
 const MARKS_MOST: f64 = 0.85;
 const FAULTS_MOST: f64 = 0.95;
-/// A look that took more than so many times the mean was interrupted, and counts as one of that
-/// length.
+/// A look that took more than so many times the mean was interrupted, and counts as so many times
+/// the mean.
 const TIMES_MEAN: f64 = 4.0;
 
 /// A program as it was seen.
@@ -359,7 +360,7 @@ impl Watch {
     }
 }
 
-/// From here on a process pages: below it uzswap leaves it alone.
+/// The anonymous memory from which on a process is counted as one that would page, 32 MiB.
 const LARGE_KIB: u64 = 32 << 10;
 
 fn with_descendants(root: u32) -> Vec<u32> {

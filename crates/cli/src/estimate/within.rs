@@ -28,7 +28,7 @@ use crate::program::Program;
 use crate::trace::recorder;
 use crate::{place, run, settings};
 
-/// log2 of how many pages there are to one that is watched at first, and at most.
+/// log2 of the pages of which one is watched: at first, and at most.
 const LOG2_FIRST: u32 = 5;
 const LOG2_MOST: u32 = 9;
 /// Records of touches in a second, at most: each is some 15 us of the program's time. If there are
@@ -36,11 +36,11 @@ const LOG2_MOST: u32 = 9;
 /// `RECORDS_BESIDES` more are allowed in all.
 const RECORDS_BY_SECOND: f64 = 10_000.0;
 const RECORDS_BESIDES: f64 = 4000.0;
-/// The limit: as good as none.
+/// The limit of a program that is watched, 16 TiB: no program reaches it, so nothing is paged.
 const MEMORY_BYTES: u64 = 1 << 44;
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Factors of the resident memory, over which refaults are averaged: how much stays resident, and
-/// how near to LRU, is known to about a tenth.
+/// Refaults are averaged over these factors of the resident memory, which is known to about a
+/// tenth, as is how near the pager comes to LRU.
 const UNSURE: [f64; 3] = [0.9, 1.0, 1.1];
 /// The precision to which distances and sizes of memory are kept: 2 %.
 const STEP: f64 = 1.02;

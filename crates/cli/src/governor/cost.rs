@@ -6,8 +6,8 @@ use uzswap::control::{Counter, Slot};
 
 /// A page brought back, with the eviction that made room for it.
 pub const LOAD: Duration = Duration::from_micros(20);
-/// A page that came along with others, a page that was still in limbo, and a page that had to be
-/// read from the store.
+/// The costs of a page that came along with others, of a page that was still in limbo, and of a
+/// page that was read from the store.
 const ALONG: Duration = Duration::from_micros(1);
 const HIT: Duration = Duration::from_micros(4);
 const READ: Duration = Duration::from_micros(100);

@@ -1,9 +1,9 @@
 //! Shares: of the tree's memory each process has what it gains most by.
 //!
-//! The *worth* of a page more to a process is the paging that it would save, and shows at two
-//! places: what lies outside, in pool and store, and comes back (a loop through more than there
-//! is), and limbo, whose pages are the next to go (a set that nearly fits). The larger of the two
-//! counts, as paging time per second and page:
+//! The *worth* of a page more to a process is the paging that it would save. It shows at two
+//! places. Pages outside, in pool and store, come back (a loop through more than there is). And
+//! pages in limbo, which are the next to go, are touched (a set that nearly fits). The larger of
+//! the two counts, as paging time per second and page:
 //!
 //! ```text
 //!   worth = max( loads / pages outside,  hits in limbo / pages in it )
@@ -32,8 +32,9 @@ use super::cost;
 use crate::control::run::Run;
 use crate::control::sight::{Key, key, processor_time};
 
-/// The time between two looks, and the part of its memory that a process gives in between: the
-/// pages of it that come back tell whether it can give more, so it must be little.
+/// The time between two looks, and the part of its memory, as a divisor, that a process gives in
+/// between. The part is small because the pages of it that come back tell whether the process can
+/// give more.
 const LOOK: Duration = Duration::from_millis(100);
 const GIVEN_PART: u64 = 8;
 /// A process may take others' memory if it pages for more than one part in so many of the time.

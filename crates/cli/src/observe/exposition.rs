@@ -5,9 +5,9 @@
 //! run, ended processes included; `uzswap_process_*` of each live process, which pid and name tell
 //! apart.
 //!
-//! A counter never falls, as long as the run lasts: while a process's counts move to the totals, a
-//! reader may miss them for a moment, so what was said before is the least that is said again
-//! ([`Floor`]).
+//! A counter never falls while the run lasts. A reader may miss the counts of a process for a
+//! moment, while they move to the totals. So no figure is ever given that is smaller than the one
+//! given before ([`Floor`]).
 
 use std::collections::HashSet;
 use std::fmt::{Display, Write};

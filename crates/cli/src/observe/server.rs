@@ -5,9 +5,9 @@
 //!   accept ─> Reading (the request's head) ─> Writing (the answer) ─> Closing (until the other side has closed) ─> gone
 //! ```
 //!
-//! Resources that a client can take are bounded: a few seconds, a few connections (the oldest makes
-//! room for the next), so many new ones a second, so many bytes and reads of each. The text is made
-//! at most ten times a second, however many ask.
+//! The resources that a client can take are bounded. A connection lasts a few seconds, and sends so
+//! many bytes in so many reads. There are a few connections (the oldest makes room for the next),
+//! and so many new ones a second. The text is made at most ten times a second, however many ask.
 
 use std::io::{self, PipeReader};
 use std::os::fd::AsFd;

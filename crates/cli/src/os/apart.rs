@@ -7,8 +7,8 @@
 //!      └ exec ──> P: the program         └ waits for P's end, by a descriptor of that process
 //! ```
 //!
-//! S's parent is whoever takes orphans: process 1, or a subreaper. Only where P is process 1 itself
-//! it is P, which finds a child that it does not know, as every first process of a container may.
+//! S's parent is the process that takes orphans: process 1, or a subreaper. If P is process 1
+//! itself, it gets a child that it does not know, as every first process of a container may.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};

@@ -25,12 +25,14 @@ use std::ptr::{null_mut, with_exposed_provenance_mut};
 
 use super::{Pid, Received, check, stat_of};
 
-/// The name of a witness, with nothing in it of ours.
+/// The name of a witness: no part of it is a name of ours.
 const NAME: &CStr = c"uz-witness";
 
-/// The time of an answer on a busy machine; after that the witness may have been stopped.
+/// How long an answer takes on a busy machine, in milliseconds: after that the witness may have
+/// been stopped.
 const SOON_MS: c_int = 100;
-/// How long it may take; without one the signal is taken for ours alone.
+/// How long an answer is waited for, in milliseconds. Without one the signal is taken to be for us
+/// alone.
 const PATIENCE_MS: c_int = 1000;
 
 /// The witness; gone when dropped.

@@ -32,18 +32,17 @@ pub const BEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_millis(3500);
 /// The time within which two runs that write at the same moment see each other.
 const SETTLES: Duration = Duration::from_millis(100);
-/// The patience with each request of ours: before the program starts; and while it runs, when other
-/// exports, whose counts must go on, wait behind it.
+/// The patience with each request: before the program starts, and while it runs. Then it is short,
+/// because the counts of other exports wait behind the request.
 const PATIENCE_NS: u64 = 5_000_000_000;
 const HURRY_NS: u64 = 500_000_000;
-/// The time for which a server is left alone after a request that came to nothing: for what else is
-/// wanted in the same beat. Counts go on with the next one, so that a TRIM that was slow does not
-/// make the claim nobody's.
+/// How long a server is left alone after a request that came to nothing: for the rest of a beat.
+/// The next beat counts again, so a slow TRIM does not make the claim look abandoned.
 const LEFT_ALONE: Duration = Duration::from_millis(900);
 /// The bytes that are searched for contents: partition tables and file systems begin within the
 /// first 128 KiB.
 const LOOKED_AT_BYTES: u64 = 128 << 10;
-/// The most that one TRIM is for: servers need not take more.
+/// The most bytes of one TRIM: servers need not take longer ones.
 const TRIM_BYTES: u64 = 32 << 20;
 
 /// The way in which an export or a device is read and written.

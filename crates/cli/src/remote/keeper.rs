@@ -1,6 +1,6 @@
-//! The thread that keeps a run's store on servers or a device: counts in the claims of exports,
-//! renews the leases of values, leases the extents of processes that are gone out again, and gives
-//! all of it back at the end.
+//! The thread that keeps a run's store on servers or a device. It counts in the claims of exports,
+//! renews the leases of values, and empties the extents of processes that are gone, so that others
+//! can lease them. At the end it gives all of them back.
 
 use std::io;
 use std::sync::Arc;
@@ -21,15 +21,16 @@ use crate::os;
 /// still have to read writes that were sent before the process was killed, and they would overwrite
 /// the other's pages.
 const GRACE_BEATS: u8 = 3;
-/// How much of a second extents of such processes are emptied. Those left over have their turn
-/// after the next beat: a process that had many must not keep others' values from being renewed.
+/// The part of a beat in which extents of processes that are gone are emptied. Extents that are
+/// left over are emptied after the next beat: a process that had many must not keep the values of
+/// others from being renewed.
 const EMPTIES_WITHIN: Duration = Duration::from_millis(700);
 /// How long processes that are ending are waited for, at the end.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The time between two tries to empty extents at the end.
 const ONCE_MORE_AFTER: Duration = Duration::from_millis(3100);
-/// Stands in place of a lessee: nobody leases the extent any more.
+/// The value in place of a lessee which says that nobody may lease the extent any more.
 const CLOSED: u32 = u32::MAX;
 
 /// A store that the keeper keeps: exports, a device, or the values of servers.

@@ -26,7 +26,8 @@ use uzswap::region::Heat;
 use super::sequence::Policy;
 
 const PAGE_SHIFT: u32 = 12;
-/// The pool's part of the limit: what remains is the pages that are simulated.
+/// The pool's part of the limit, in percent, in place of the pager's, which adapts. The simulated
+/// pages are the rest of the limit.
 const POOL_PERCENT: usize = 60;
 /// No slot of limbo.
 const NO_SLOT: u32 = u32::MAX;

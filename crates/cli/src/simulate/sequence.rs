@@ -2,9 +2,8 @@
 //!
 //! A number is one *life* of a page, from its first touch until it is unmapped or discarded: what
 //! is mapped there afterwards is another page, and its first touch is nobody's miss. Numbers are
-//! given in the order of processes and addresses, so that a clock over addresses can go by them; a
-//! page that moves (mremap) keeps its number, and with it the place in that order that it had at
-//! first.
+//! given in the order of processes and addresses, so that a clock over addresses can go by them. A
+//! page that moves (mremap) keeps its number, and so its first place in that order.
 //!
 //! A child of fork begins with no pages of its own: what it shares with its parent is its own from
 //! the first touch that was recorded, and that is a first touch.
@@ -18,7 +17,7 @@ use crate::trace::{End, Header, Reader};
 
 /// Touches and deaths that can be held.
 const EVENTS_MAX: usize = 1 << 29;
-/// A fault that brings more than this is none.
+/// The most pages of one fault: a record of more is damaged.
 const TOUCHED_MAX: u32 = 1 << 16;
 
 /// An event of a page.

@@ -21,9 +21,10 @@ use crate::size::grouped;
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 const MEASURE_EVERY: Duration = Duration::from_millis(50);
-/// How long a record may be taken and not be there: its writer was killed, or has no processor.
+/// How long the reader waits for a record whose place was taken and that was not written: its
+/// writer was killed, or has no processor.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// The time for all records that are not there when the program has ended.
+/// How long the reader waits, for all such records together, when the program has ended.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The file of `--trace`, opened before the program starts.

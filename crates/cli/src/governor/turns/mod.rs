@@ -34,7 +34,8 @@ use policy::{Policy, Sight, Supply};
 /// The time between two looks: while processes take turns, and while they do not.
 const BUSY_LOOK: Duration = Duration::from_millis(20);
 const CALM_LOOK: Duration = Duration::from_millis(50);
-/// A process that asks waits for others that do, and are answered with it.
+/// The pause before an answer, in which other processes may ask: they are answered by the same
+/// look.
 const OTHERS: Duration = Duration::from_millis(1);
 /// How long a pause lasts without news.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -1,10 +1,10 @@
 //! Processes that run: how many at a time, and for how long.
 //!
 //! **When.** *Pressure* is the part of the processes' processor time that paging takes. Above a
-//! quarter there are turns. It is better not to get there: where memory is about to be full, or a
-//! process asks before it takes memory, and more processes run than there are processors, most of
-//! them wait before they have memory, and none of it has to go and come back. While processors are
-//! busy that costs nothing.
+//! quarter there are turns. It is better not to get there. So turns also begin where memory is
+//! about to be full, or a process asks before it takes memory, if more processes run than there are
+//! processors. Most processes then wait before they have memory, and none of it has to go and come
+//! back. While processors are busy that costs nothing.
 //!
 //! **How many.** As many run as would fit with half of what they need, or, before memory is full,
 //! one more than there are processors. Fewer run while pressure stays high and memory full, but not
@@ -69,7 +69,7 @@ const CALM: Duration = Duration::from_secs(3);
 const LESSON: f64 = 0.125;
 /// Without processor time for so long a process sleeps.
 const ASLEEP: Duration = Duration::from_millis(200);
-/// A process that has not paged for so long does not take part in what is counted.
+/// A process that has not paged for so long is not counted among those that compete.
 const AWAY: Duration = Duration::from_secs(1);
 
 /// A process as the policy sees it.

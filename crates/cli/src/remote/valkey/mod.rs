@@ -30,7 +30,8 @@ const EXTENT_NS: u64 = 2_000_000_000;
 /// The time after which an extent is renewed again of which some values could not be: by then the
 /// node that has them is asked again, or another one in its place.
 const ONCE_MORE_AFTER: Duration = Duration::from_secs(3);
-/// How much of a second leases are renewed. An extent left over is the first the next time.
+/// The part of a second in which leases are renewed. The next second begins with the first extent
+/// that was left over.
 const RENEWS_WITHIN: Duration = Duration::from_millis(700);
 /// The capacity that is assumed where no server says how much it takes.
 const CAPACITY_BYTES: u64 = 64 << 30;
@@ -40,7 +41,7 @@ const CAPACITY_MOST_BYTES: u64 = 16 << 40;
 /// The beginning of every key.
 const KEYS: &[u8; 3] = b"uz:";
 
-/// Nobody leases by the connections of `uzswap run`.
+/// An empty table of leases, for the connections of `uzswap run`, which leases no extent itself.
 static NOBODY: Leases = [const { std::sync::atomic::AtomicU32::new(0) }; EXTENTS_MOST];
 
 /// The servers of a run.
@@ -122,8 +123,8 @@ impl Values {
         }
     }
 
-    /// Reads and writes a little, timed: (4 KiB read, 64 KiB read, 64 KiB written), in nanoseconds:
-    /// the medians of so many `rounds`.
+    /// Reads and writes a little. Returns the medians of `rounds` times, in nanoseconds: of 4 KiB
+    /// read, 64 KiB read, and 64 KiB written.
     pub fn measure(&self, rounds: usize) -> Result<[u64; 3], String> {
         let in_words = |e| in_words(&self.shown, e);
         let mut buf = vec![0x5a; CLUSTER_BYTES];

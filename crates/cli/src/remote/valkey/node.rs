@@ -1,5 +1,5 @@
-//! The settings of one server, as it tells them: how much memory it takes, and what it does when
-//! that is reached.
+//! The settings of one server, as it tells them: the most memory that it takes, and its policy when
+//! that is full.
 
 use uzswap::store::valkey::resp::{Address, Outgoing};
 use uzswap::store::valkey::{Failure, Valkey, errno_of};
