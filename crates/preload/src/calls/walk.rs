@@ -22,7 +22,7 @@ pub const MAX_HOLD_BYTES: usize = 0x7fff_f000;
 const END: usize = 1 << 56;
 /// More iovecs than this are EINVAL (UIO_MAXIOV).
 const MAX_IOVECS: usize = 1024;
-/// More records than this in an array no call takes, but for recvmmsg, which takes any number.
+/// The most records of an array that are walked: no call but recvmmsg takes more.
 const MAX_RECORDS: usize = 1 << 16;
 /// A process has no more descriptors than this as the kernel comes (fs.nr_open). A program may say
 /// far more: getdtablesize() answers a thousand million where nothing limits them.
@@ -36,8 +36,8 @@ const MAX_LONG_STR_BYTES: usize = 32 * PAGE_SIZE;
 const MAX_STRINGS_BYTES: usize = 8 << 20;
 
 /// The bytes in which [`scan`] looks for pointers, and the pages that it holds behind each, by
-/// attempt. Structs that point on have seldom more than 128 bytes. All held at the last attempt is
-/// 6 arguments and their 96 words of 512 KiB, but a struct has few words that are addresses.
+/// attempt. Structs with pointers seldom have more than 128 bytes. The last attempt could hold 512
+/// KiB behind each of 6 arguments and 96 words, but few words of a struct are addresses.
 const REACH: [(usize, usize); 3] = [(PAGE_SIZE, 2), (128, 16), (128, 128)];
 
 /// The memory that is walked.
@@ -69,10 +69,10 @@ pub fn walk(nr: usize, args: &[usize; 6], mem: &mut impl Visit) {
     }
 }
 
-/// A further attempt, for a call that has answered EFAULT: besides the memory that the shape names,
-/// each word that looks like a pointer in the first bytes behind an argument is taken for one, and
-/// the argument and it are held for some pages. How many bytes, and how many pages, says `REACH`:
-/// a later attempt believes fewer words, and holds more behind each.
+/// A further attempt, for a call that has answered EFAULT. Besides the memory that the shape names,
+/// some pages are held at each argument, and at each word in its first bytes that looks like a
+/// pointer. `REACH` has the numbers of bytes and pages: a later attempt believes fewer words, and
+/// holds more behind each.
 ///
 /// This is for structs that point on and that nobody has listed: in requests of drivers, options of
 /// protocols. Their buffers may be of any length.

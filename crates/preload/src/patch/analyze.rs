@@ -15,14 +15,14 @@
 //!           pad: nop..          pad: jmp slot       between two functions nearby
 //! ```
 //!
-//! Instructions may move that run the same at another address (those that name memory relative to
-//! themselves are corrected, and are the last resort), do not change the stack pointer (unwinding
-//! through the slot relies on it) and do not transfer control, except that the last one may be a
-//! branch or a return. No overwritten byte but the first may be reached by a jump. To know that,
-//! the function is decoded and its branches, jump tables and landing pads are collected; then
-//! branches from other functions (hand-written code does that) are looked for: short ones by
-//! decoding the neighbours, long ones by a scan of the whole text for any bytes that could be such
-//! a branch.
+//! An instruction may move under three conditions. It runs the same at another address (one that
+//! names memory relative to itself is corrected, and is the last resort). It does not change the
+//! stack pointer, as unwinding through the slot relies on it. It does not transfer control, except
+//! that the last one may be a branch or a return. No overwritten byte but the first may be reached
+//! by a jump. To know that, the function is decoded, and its branches, jump tables and landing pads
+//! are collected. Hand-written code also branches from one function into another. Short branches of
+//! this kind are found by decoding the neighbours, long ones by a scan of the whole text for any
+//! bytes that could be one.
 //!
 //! Code that no table of functions knows is read by `analyze/sweep.rs`.
 //!

@@ -1,10 +1,10 @@
 //! An ELF object as the patcher needs it: its segments, its identity and the bounds of its
 //! functions.
 //!
-//! An object is looked at in one of two ways: as it lies in memory (objects that are there when
-//! uzswap starts, the vDSO) or as a file (objects that the loader is mapping right now, of which
-//! only the text is in place). Both are asked by virtual address, so that everything above this
-//! file knows one kind.
+//! An object is read in one of two ways. Objects that are there when uzswap starts, and the vDSO,
+//! are read in memory. An object that the loader is mapping right now has only its text in place,
+//! so it is read as a file. Both are asked by virtual address, so that everything above this file
+//! knows one kind.
 //!
 //! Function bounds come from `.eh_frame_hdr`, the sorted table by which unwinders find their
 //! entries: every object that a C compiler made for x86-64 has it, stripped or not, and no symbol

@@ -23,9 +23,9 @@
 //!  mem.rs      memcpy and its kin, so that they are not libc's
 //! ```
 //!
-//! Vocabulary: an *object* is an ELF file in memory; a *site* is one instruction with its plan;
-//! *unpatched* sites are known to exist, were left as they are, and are counted: calls made there
-//! are not seen.
+//! Vocabulary: an *object* is an ELF file in memory. A *site* is one instruction with its plan.
+//! An *unpatched* site was found, but left as it is: calls made there are not seen, so such sites
+//! are counted.
 //!
 //! Objects that are there at start are patched by [`patch_all_loaded`], before any other code of
 //! the program runs; objects that the loader maps later by [`patch_file_mapping`], from the hook of

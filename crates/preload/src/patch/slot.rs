@@ -13,10 +13,10 @@
 //! ```
 //!
 //! All slots lie in one array in this library's own .bss, made executable page by page as they are
-//! filled, and the array is covered by a single entry of call-frame information: it says that a
-//! thread found in a slot is, as far as the stack goes, where the slot's last word says. So an
-//! unwinder that meets an interrupted system call, which for glibc is how a thread is cancelled,
-//! finds its way back into the function that made it.
+//! filled. A single entry of call-frame information covers the array. It says that the stack of a
+//! thread in a slot is as at the address in the slot's last word. So an unwinder that meets an
+//! interrupted system call, which for glibc is how a thread is cancelled, finds its way back into
+//! the function that made it.
 //!
 //! A slot finds this library by two addresses, its [`Links`], and names the rest by distance. So
 //! the slots of a near object are the same in all processes where object, slots and links lie at

@@ -564,7 +564,8 @@ fn send_pieces(t: &'static ThreadBlock, a: Args) -> isize {
 /// arguments with it.
 pub(super) fn clamp_length(number: usize, mut a: Args) -> Args {
     const MSG_WAITALL: usize = 0x100;
-    /// No datagram is longer than a receive buffer can be set without privilege, many times over.
+    /// The longest buffer of a datagram, in bytes: many times the largest receive buffer that a
+    /// program can have without privilege.
     const DATAGRAM_MOST: usize = 16 << 20;
     match number {
         nr::RECVFROM if a[2] > piece_bytes() && a[3] & MSG_WAITALL == 0 && managed(a[1], a[2]) => {

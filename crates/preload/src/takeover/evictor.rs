@@ -29,10 +29,12 @@ const LISTENS_PAGES: i64 = (32 << 20) / uzswap::sys::PAGE_SIZE as i64;
 pub const TICK_NS: u64 = 10_000_000;
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
-/// `STOPPING`: the thread is to end. The kernel clears `ALIVE` and wakes its waiters when it has.
+/// `STOPPING` is set when the thread is to end. `ALIVE` is cleared by the kernel, which wakes the
+/// waiters, when the thread has ended.
 pub static STOPPING: AtomicBool = AtomicBool::new(false);
 static ALIVE: AtomicU32 = AtomicU32::new(0);
-/// Memory of the thread: stack and thread-local area. The thread of a forked child uses it again.
+/// The address of the thread's memory: its stack and thread-local area. The evictor of a forked
+/// child uses its copy.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 pub static IN_FORKED_CHILD: AtomicBool = AtomicBool::new(false);
 /// Cleared where the call that makes the thread would end the program.

@@ -21,7 +21,7 @@ const NOTICE_NS: u64 = 2 * TICK_NS;
 const DRAINED_TICKS: u64 = 5;
 /// How often a process that waits for its turn gives back the little memory that it has taken
 /// meanwhile.
-const REST_NS: u64 = 100_000_000;
+const GIVE_BACK_NS: u64 = 100_000_000;
 /// How long the fresh child of a dormant process is left alone: most exec or exit by then.
 const FORK_GRACE_NS: u64 = 50_000_000;
 
@@ -64,7 +64,7 @@ pub(super) extern "C" fn body() -> ! {
             last = now;
         }
         if is_done {
-            if PAGER.slot().turn.is_paused() && now - rested >= REST_NS {
+            if PAGER.slot().turn.is_paused() && now - rested >= GIVE_BACK_NS {
                 PAGER.rest();
                 rested = now;
             }

@@ -14,11 +14,11 @@ use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_PRIVATE, MAP_TYPE, PROT_EXEC, PROT_REA
 
 use super::Args;
 
-/// Smallest mapping that counts: larger than the data of most libraries, and smaller than a file
-/// whose copy matters.
+/// The smallest mapping that counts, 8 MiB: larger than the data of most libraries, and smaller
+/// than a file whose copied pages would matter to a limit.
 const LEAST_BYTES: usize = 8 << 20;
 
-/// Changed with the pager's lock held.
+/// The mappings that count; changed with the pager's lock held.
 static MAPPINGS: Ranges = Ranges::new();
 
 /// Whether a call of mmap maps such memory.

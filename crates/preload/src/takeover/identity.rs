@@ -7,8 +7,9 @@
 //! program has given up. So it ends, and starts again from the thread that made the call, with that
 //! thread's new identity.
 //!
-//! The evictor stays as it is under a seccomp filter that the program has installed: the old thread
-//! has none, a new one would inherit it, and calls that the evictor needs may kill it there.
+//! Under a seccomp filter that the program has installed the evictor stays as it is. The old thread
+//! has no filter. A new thread would inherit the program's, which may kill it for calls that the
+//! evictor needs.
 #![allow(unsafe_code)]
 // # Safety charter
 // One call: the lock is freed in a forked child, where its holder does not exist.

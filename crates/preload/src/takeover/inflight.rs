@@ -30,9 +30,9 @@ const BUFFERS_MAX: usize = 512;
 /// Running threads that can be waited for: as many as a program of many threads can have ready on
 /// few processors.
 const RUNNING_MAX: usize = 1024;
-/// Processor time after which a running thread has left a call that does not block, and has made
-/// the one that it was about to make: some thousand times what the way from the class to the
-/// instruction takes, and a copy of some MiB.
+/// The processor time after which a running thread has left a call that does not block, or has made
+/// the call that it was about to make: 1 ms. The way from the class to the instruction takes a
+/// thousandth of it, and a call can copy some MiB in it.
 const PROGRESS_NS: u64 = 1_000_000;
 /// Time between two looks at threads that have not used `PROGRESS_NS`.
 const LOOK_NS: u64 = 500_000;

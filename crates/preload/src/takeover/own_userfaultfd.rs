@@ -1,7 +1,7 @@
-//! Memory that the program puts under a userfaultfd of its own, whose faults are the program's to
-//! serve, since a mapping has one userfaultfd; and memory that it gives to a virtual machine, a
-//! device or a graphics processor, whose touches of missing pages nobody serves: KVM_RUN, or the
-//! order to the device, fails (EFAULT).
+//! Memory that is the program's own to serve, of two kinds. A mapping has one userfaultfd: where
+//! the program puts one of its own, it serves the faults. And touches of missing pages by a virtual
+//! machine, a device or a graphics processor are served by nobody: KVM_RUN, or the order to the
+//! device, fails (EFAULT).
 //!
 //! Such memory is brought in and taken off the pager before the kernel is asked, and is unmanaged
 //! from then on: it counts with the process's other unmanaged memory. Where it cannot be taken off

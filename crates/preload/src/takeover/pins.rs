@@ -11,7 +11,7 @@ use uzswap::sys::nr;
 
 use super::{Args, PAGER};
 
-/// Calls that are looked at whether or not paging is on.
+/// Calls that pass the hook whether or not paging is on: they may pin memory for later.
 pub(super) const PINNING: [usize; 3] = [nr::IO_SETUP, nr::IOCTL, nr::SETSOCKOPT];
 
 /// Types of requests that pin nothing: FIBMAP and its kin, block devices, perf, file systems,

@@ -21,9 +21,9 @@ use super::{ACTIVE, PAGER, PID, outside, reserved, run, thread};
 /// Shortest time between two questions about the share, in nanoseconds.
 const ASK_AGAIN_NS: u64 = 10_000_000;
 
-/// Ticks left until relatives by fork are believed to share no memory with this process.
+/// Ticks that are left until this process believes that it shares no memory with relatives by fork.
 static RELATIVES: AtomicU32 = AtomicU32::new(0);
-/// Ticks for which a process with nothing shared goes on looking.
+/// Ticks, a second in all, for which a process that shares nothing goes on looking for relatives.
 const RELATIVES_TICKS: u32 = 100;
 /// When the kernel was last asked for the share, and how long that took, in nanoseconds.
 static SHARE_AT: AtomicU64 = AtomicU64::new(0);

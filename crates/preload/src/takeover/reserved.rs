@@ -24,12 +24,12 @@ use super::{Args, PAGER, descriptors, evictor, file_memory, is_settled, outside}
 
 /// Smaller mappings count whole: they are soon used (an arena, an array).
 const LEAST_BYTES: usize = 64 << 20;
-/// The part of the free memory that a process may touch until it is looked at again, and the most
-/// of it.
+/// The part of the free memory, as a divisor, that a process may touch before the evictor looks
+/// again, and the most of it, in pages.
 const AHEAD_PART: i64 = 4;
 const AHEAD_MOST: i64 = pages_of(1 << 30);
-/// Looks of the evictor in the time in which `ahead` can be touched: more than one, since where
-/// many programs run it does not run at once.
+/// Looks of the evictor in the time in which `ahead` can be touched. One would be enough if the
+/// evictor ran at once, but where many programs run it does not.
 const LOOKS: i64 = 8;
 
 /// How fast memory can be touched for the first time.

@@ -89,11 +89,12 @@ const OPTIONAL: [usize; 33] = [
 /// Orders of prctl that may fail: whether the kernel would write a core, a thread's name.
 const ORDERS: [u64; 2] = [3, 15];
 
-/// Calls that a child or another thread of ours makes before it is as its parent.
+/// Calls that a forked child, or another thread of ours, makes to get what its parent has:
+/// descriptors and queues of its own.
 const TO_OPEN: [usize; 6] =
     [nr::USERFAULTFD, nr::OPENAT, nr::IO_SETUP, nr::PIPE2, nr::UNLINKAT, nr::STAT];
 
-/// Where the store is on servers: calls that bring a page back, and calls that connect again.
+/// Calls that are made where the store is on servers: to bring a page back, and to connect again.
 const NEEDED_REMOTE: [usize; 3] = [nr::SENDTO, nr::RECVFROM, nr::POLL];
 const OPTIONAL_REMOTE: [usize; 5] =
     [nr::SOCKET, nr::CONNECT, nr::SETSOCKOPT, nr::DUP3, nr::SHUTDOWN];

@@ -274,10 +274,10 @@ unsafe fn starts_with(s: *mut u8, prefix: &[u8]) -> bool {
     prefix.iter().enumerate().all(|(i, b)| unsafe { *s.add(i) } == *b)
 }
 
-/// Removes from a list like LD_PRELOAD's the entry that is `own_file`, or the first where there is
-/// none (`uzswap run` and every exec put ours first), those at once after it that are the same (a
-/// run in a run), and a sanitizer's runtime at once before it, which was put there with it
-/// (`target.rs`). Returns our entry, and whether any other is left.
+/// Removes our entries from a list like LD_PRELOAD's. Ours is the entry that is `own_file`, or the
+/// first one where there is none (`uzswap run` and every exec put ours first). Equal entries right
+/// after it go, too (a run in a run), and so does a sanitizer's runtime right before it, which was
+/// put there with it (`target.rs`). Returns our entry, and whether any other is left.
 ///
 /// # Safety
 /// `list` is a C string, ours to edit.

@@ -15,24 +15,26 @@
 //! that is loaded into eax just before; where the number comes in a register, only objects without
 //! any table of functions are believed, and only code that looks like a compiler's.
 //!
-//! There are three ways into the middle of code that a jump replaces: short branches are in the
-//! window, long ones are looked for in the whole text by `far_branches_into`; here are the others,
-//! addresses in data, in instructions and in jump tables (`References`).
+//! There are three ways into the middle of code that a jump replaces. Short branches are in the
+//! window. Long branches are looked for in the whole text by `far_branches_into`. The third way is
+//! by addresses in data, in instructions and in jump tables, which are looked for here
+//! (`References`).
 
 use uzswap::sys::PAGE_SIZE;
 
 use super::*;
 
-/// Bytes before the window where the first decoding begins, and where the last one does: nearly all
-/// are in step at the window's beginning.
+/// How far before the window the first decoding begins, and the last one, in bytes: nearly all are
+/// in step where the window begins.
 const CONVERGE_BYTES: u64 = 160;
 const LAST_BEGINS_BYTES: usize = 40;
-/// How many windows are tried for a call, and how much earlier each begins than the last.
+/// The windows that are tried for a call, and how much earlier each begins than the one before, in
+/// bytes.
 const EARLIER: u64 = 6;
 const EARLIER_BYTES: u64 = 72;
 /// Bytes around a call from which a short branch to it could come.
 const AROUND_BYTES: u64 = SHORT_REACH + 12;
-/// How near to a call an address is worth remembering: no replacement is longer.
+/// How near to a call an address must be to be remembered, in bytes: no replacement is longer.
 const NEAR_BYTES: u64 = 2 * SITE_BYTES as u64;
 /// Instructions before a call that are looked at to tell code from data.
 const LOOKED_AT: usize = 10;

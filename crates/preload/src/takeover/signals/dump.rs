@@ -1,9 +1,9 @@
 //! Core dumps: before a signal ends the program with one, all of its memory comes in.
 //!
 //! The kernel writes zeros where a page is out, and a zero is a plausible value. So while paging is
-//! on and there is a limit for core dumps above zero (ulimit -c), the signals whose default action
-//! is a dump come here first: pages that are out are brought in, as far as the limit and the
-//! machine leave room, and the signal goes on its way. A message says how many pages are missing.
+//! on and the limit for core dumps is above zero (ulimit -c), the signals whose default action is a
+//! dump come here first. Pages that are out are brought in, as far as the limit and the machine
+//! leave room. Then the signal goes on its way. A message says how many pages are missing.
 //!
 //! A signal that a thread has blocked when its own access raises it ends the program without coming
 //! here.
