@@ -1,16 +1,15 @@
-//! The runtime's block for each thread of the program: two stacks of its own, its holds, its view
+//! The runtime's block for each thread of the program: three stacks of its own, its holds, its view
 //! of signals.
 //!
 //! ```text
-//!  | guard | alternate signal stack | guard | runtime stack | block |
+//!  | guard | alternate signal stack | guard | hook stack (patch/entry.rs) | runtime stack | block |
 //! ```
 //! Blocks are made by the parent before a thread exists (the new thread may have nothing but
 //! missing memory under its feet) and reused when their thread is gone; they are never unmapped.
 //!
 //! # Safety charter
-//! A block is reached through the thread slot (a TLS word of our own) by its thread only;
-//! `alternate stack` and `runtime stack` are used by its thread only. Fields shared with others are
-//! atomics.
+//! A block is reached through the thread slot (a TLS word of our own) by its thread only, and its
+//! stacks are used by that thread only. Fields shared with others are atomics.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
