@@ -5,9 +5,9 @@
 //!   ours(parent)? ──> mkdir ──> open once, without following a link ──> whose is it, who else may enter? ──> /proc/self/fd/N/NAME
 //! ```
 //!
-//! A name can become another directory between a look and a use, where somebody else owns what is
-//! above it. An open directory cannot. And what root makes in a user's home is root's, and in the
-//! user's way.
+//! Between a look and a use a name can become another directory, if somebody else owns a directory
+//! above it. An open directory stays what it is. root makes nothing in a user's directory: it would
+//! be root's, and in the user's way.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::ErrorKind;

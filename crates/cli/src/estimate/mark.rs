@@ -2,8 +2,8 @@
 //!
 //! After it the processor marks each page anew, at its next touch: a walk of the page tables, and a
 //! write into them. On a virtual machine that takes a quarter of a microsecond, ten times as long
-//! as the touch, and a program that touches pages at random does little else for a while. It would
-//! seem to take longer than it does, and to touch its memory more slowly: so what the marks took is
+//! as the touch, and a program that touches pages at random does little else for a while. By the
+//! clock it would seem slower than it is, and its touches rarer. So the time that the marks took is
 //! taken off.
 
 use std::thread;

@@ -6,14 +6,14 @@
 //! ```
 //!
 //! As many pages as possible stay as they are, if all fit: resident + compressed = limit. If not,
-//! the pool has the share at which it comes to rest by the engine's own rule (`policy`), and on the
-//! way there others: the time is between that and half of the way. The codec is the one that
-//! `--compressor auto` would take, by the engine's rule again. It need not be the one that takes
-//! the least time: where pages come and go all the time, the engine has no reason to try that.
-//! Where it could be either, the time is between the two. Pages brought back come from the pool
-//! down to where resident and compressed pages end, from the disk below (`within` and `curve` say
-//! how many). The program waits for each of them, one at a time: for a program with more threads
-//! than faults to wait for, that is too much.
+//! the pool has the share at which it comes to rest by the engine's own rule (`policy`). On the way
+//! there it has other shares, so the estimated time is between that at the end and that at half of
+//! the way. The codec is the one that `--compressor auto` would take, by the engine's rule again.
+//! That need not be the faster one: where pages come and go all the time, the engine has no reason
+//! to try the other. Where the rule could choose either, the time is between those of both. Pages
+//! brought back come from the pool down to where resident and compressed pages end, from the disk
+//! below (`within` and `curve` say how many). The program waits for each of them, one at a time:
+//! for a program with more threads than faults to wait for, that is too much.
 
 use std::cmp::Ordering;
 

@@ -6,14 +6,15 @@
 //! ```
 //! *Left* is what the group has free once the run holds all that its limit allows. At first that is
 //! the margin. Page tables, kernel memory, shared memory, and other processes of the group take
-//! from it later, and a group without any is one in which the kernel kills. Below half of the
-//! margin the limit goes down, above the whole margin it comes up again, each to what leaves three
-//! quarters. The new limit follows from what the run holds and not from the limit before, so a run
-//! that has not obeyed yet is not lowered once more.
+//! from it later, and a group without any is one in which the kernel kills. When less than half of
+//! the margin is left, the limit goes down. When more than the whole margin is left, it comes up
+//! again. Either way it goes to where three quarters of the margin are left. The new limit follows
+//! from what the run holds and not from the limit before, so a run that has not obeyed yet is not
+//! lowered once more.
 //!
 //! Amounts are read one after another while processes begin and end, and a process that ends counts
-//! no more while the kernel still frees its memory. So two looks in a row must agree, but where
-//! hardly anything is free now.
+//! no more while the kernel still frees its memory. So the limit changes only when two looks in a
+//! row agree, or when hardly anything is free now.
 //!
 //! A user who sets the limit has decided; then this thread ends.
 

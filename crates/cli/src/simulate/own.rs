@@ -1,7 +1,6 @@
-//! The pager's own policy, from the pager's own parts: how hot a page is and what the hand takes
-//! (`Heat`), limbo (its ring, its target), what goes first of what runs through memory (`Trail`)
-//! and the sizes of a step are the code in `uzswap::policy` that `pager/sweep.rs` and
-//! `pager/evict.rs` go by.
+//! The pager's own policy, from the parts in `uzswap::policy` by which `pager/sweep.rs` and
+//! `pager/evict.rs` go: the heat of pages, by which the hand takes them (`Heat`); the ring of
+//! limbo, and its target; the windows that go first (`Trail`); and the sizes of a step.
 //!
 //! Simulated here is what lies between them: the hand goes over the numbers of pages, which are in
 //! the order of addresses, by a bitmap of those that are resident. It differs from the pager in
@@ -13,8 +12,8 @@
 //! - nothing is evicted ahead: the evictor's watermarks keep some percent of the memory free, which
 //!   no policy here does;
 //! - no page is held, locked, shared by fork or huge, and ageing out takes no time;
-//! - the limit that limbo's target goes by has the pool in it. Here it is what it would be if the
-//!   pool had 60 %.
+//! - limbo's target is a part of the limit, which includes the pool. Here the pool is taken to have
+//!   60 % of it.
 
 use uzswap::policy::limbo::Limbo;
 use uzswap::policy::trail::{Run, Trail};

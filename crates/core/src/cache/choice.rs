@@ -8,9 +8,9 @@
 //! For some programs the stronger codec is the better one for all pages: they become so much
 //! smaller that the memory saves more loads than the slower ones cost. Both are tried on a sample
 //! ([`Choice`]); the owner knows what memory is worth, and chooses ([`SwapCache::choose_dense`]).
-//! Objects that are in the pool by then follow little by little, whether idle or not, the oldest
-//! first ([`super::recompress`] does it): without that a program that seldom asks for most of its
-//! pages would keep them as large as they are.
+//! Then the objects in the pool follow little by little, the oldest first, whether idle or not
+//! ([`super::recompress`] does it). Otherwise the pages that a program seldom asks for, which may
+//! be most of them, would stay as large as they are.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 

@@ -10,9 +10,9 @@
 //! Pages that lay side by side resemble each other, and a codec that sees 64 KiB of them finds what
 //! one that sees 4 KiB cannot: a fifth of the bytes. In exchange a load of one page decompresses
 //! all of them. So groups are for objects that [`recompress`](super::recompress) has compressed
-//! again and nobody has asked for since: when the old are more than their part of old and cold, the
-//! oldest of them are due. The cache knows of no addresses; neighbours are those that came in one
-//! after the other, as they still follow each other in the list.
+//! again and nobody has asked for since. When the old are more than their part of the old and the
+//! cold together, the oldest of them are due. The cache knows of no addresses; neighbours are those
+//! that came in one after the other, as they still follow each other in the list.
 //!
 //! A *group* is a record: the parts of its form, its *members*, and which of them are alive. A
 //! member's entry says (group, index) where others have a handle, and is in one of the pool's lists
@@ -22,9 +22,9 @@
 //!
 //! The form lives as long as a member does, and the pool counts all of it. When fewer than half of
 //! the members are alive they are due again, to become a group with others. On its way to the store
-//! each member is compressed singly (*dispersed*): a load from the store is of one object. Where a
-//! group is dispersed soon after it was made, or asked for, the part of the old grows, as that of
-//! the young does.
+//! each member is compressed singly (*dispersed*): a load from the store is of one object. Where
+//! groups are dispersed, or asked for, soon after they were made, the part of the old grows, as the
+//! part of the young does in recompression.
 //!
 //! # The race
 //! As in recompression: objects are copied out under the lock and marked, the group is made without

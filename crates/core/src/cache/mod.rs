@@ -38,9 +38,9 @@
 //!    object, or one cluster.
 //!
 //! A thread that lets `state` go leaves the figures behind that each fault asks for ([`glance`]).
-//! No entry is looked at without `state`, and nothing known of an entry survives its release: a
-//! thread that must let go of it (to decompress, to read) has copied what it needs, or asks again
-//! afterwards ([`read`], [`writeback`]).
+//! Entries are only looked at under `state`, and a thread that lets it go knows nothing of them any
+//! more. So before it decompresses or reads it copies what it needs, or it asks again afterwards
+//! ([`read`], [`writeback`]).
 
 mod check;
 mod choice;

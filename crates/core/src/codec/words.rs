@@ -2,8 +2,8 @@
 //! eight bytes at a time.
 //!
 //! A heap holds pointers that share their upper bytes, small numbers, zeros, and words that were
-//! there a moment ago. So each word is its *base*, a word that is known, with so many of its low
-//! bytes replaced by *literal* ones:
+//! there a moment ago. So each word is given by its *base*, a word that is known already, and
+//! by *literal* bytes that replace the low bytes of the base:
 //!
 //! ```text
 //!   base     zero                     the word 64 bytes before    a word behind this line, found by its upper bytes

@@ -14,11 +14,11 @@
 //!   RESIDENT   dropped -------------------------> NONE
 //!   any        discarded, moved ----------------> NONE
 //! ```
-//! Words of pages that leave directly, without limbo, change before it is known whether they go
-//! (`guard.rs`, `together.rs`, and `take.rs` and `huge.rs` for pages that they announce); the
-//! counts follow when they have gone.
+//! Some words change before it is known whether their pages go: of pages that leave without limbo
+//! (`guard.rs`, `together.rs`), and of pages that are announced (`take.rs`, `huge.rs`). The counts
+//! follow when the pages have gone.
 //!
-//! The caller holds the lock, and the claims of the pages or nobody does (`claim.rs`).
+//! The caller holds the lock. The pages are claimed by the caller or by nobody (`claim.rs`).
 
 use core::sync::atomic::{Ordering, fence};
 

@@ -10,11 +10,11 @@
 //!   first write (a fault), eviction,         the page is this process's own from now on:
 //!   discarding, moving                       debt - 1, for the parent as for the child
 //! ```
-//! The parent's count may pass the truth this way, never fall below it: when the parent writes, the
-//! old frame is the child's. The kernel's proportional share (Pss) puts the counts right at the
-//! evictor's ticks. The first time the parent hands over the pages that the child has to count from
-//! then on; later a process counts less only when its relatives have looked, too. The sum never
-//! falls below the truth.
+//! In this way the parent's count may be larger than the truth, but never smaller: when the parent
+//! writes a page, the old frame becomes the child's. The kernel's proportional share (Pss) puts the
+//! counts right at the evictor's ticks. The first time the parent hands over the pages that the
+//! child has to count from then on; later a process counts less only when its relatives have
+//! looked, too. The sum never falls below the truth.
 //!
 //! The pool is shared too, but written by uzswap alone: a frame for each page that is freed. (Pages
 //! that come in go to frames that are counted when they are taken.) All else, tables, stacks and

@@ -9,10 +9,10 @@
 //!   ...........|==========|#######.####.##########|..............
 //!            tail       claim                    head             (positions count up for ever; slot = position % len)
 //! ```
-//! Frames of a claimed stretch whose pages are in the cache need not go back to the kernel: a few
-//! stretches are the *stock*, into which windows of stored pages are loaded, to be moved to the
-//! program with their frames. The tail does not pass them, so the stock is small and does not get
-//! old.
+//! When the pages of a claimed stretch are in the cache, its frames need not go back to the kernel.
+//! A few such stretches are the *stock*: windows of stored pages are loaded into them, and moved to
+//! the program with their frames. The tail cannot pass the stock, so the stock is small, and is
+//! given up before it gets old.
 //!
 //! Huge pages have blocks of slots behind the ring's, each for one of them, aged out in the order
 //! in which they came.

@@ -17,11 +17,11 @@
 //! numbers. The salt is against that: random bits, new for each cluster that is written, so that
 //! two clusters of one number have the same nonces in one of 2^32 cases.
 //!
-//! With encryption switched off the bytes stay readable but are authenticated all the same: a copy
-//! is encrypted, its tag is kept and the rest thrown away. To forge a tag is as hard as with GMAC,
-//! which authenticates the bytes as they are; but there the hardware takes block by block, and is
-//! several times slower. There is no way to switch the check off. (Off is for looking at what is
-//! written; it is no faster.)
+//! With encryption switched off the bytes stay readable, for somebody who wants to look at what is
+//! written. They are authenticated all the same: a copy is encrypted, its tag is kept, and the rest
+//! is thrown away. So it is no faster. To forge a tag is as hard as with GMAC, which authenticates
+//! bytes as they are, but for which the hardware takes block by block and several times as long.
+//! There is no way to switch the check off.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 

@@ -23,8 +23,8 @@
 //! - Its head names everything that its bytes depend on, the *key*: the distance, the object's file
 //!   (its place, length, times, as `stat` and as the mapping says; the name has its build id), and
 //!   the build of this library.
-//! - It is as long as the head says and has the time of modification that the head says, which
-//!   every change to the file changes.
+//! - It has the length and the time of modification that the head says: every change to the file
+//!   changes that time.
 //! - Its slots and its text have the sum that the head says. The first process that maps the file
 //!   after a start of the machine checks the sum, and notes that in a file beside it, with the time
 //!   of the last change to the file, which nobody can put back.

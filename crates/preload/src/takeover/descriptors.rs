@@ -2,9 +2,9 @@
 //! room from it.
 //!
 //! They lie above its soft limit where the hard limit allows, so that a program whose table is full
-//! can still fork (the child opens descriptors of ours). Therefore the kernel keeps the hard limit
-//! that the program started with, and a lower one that the program sets is only remembered, until
-//! it execs.
+//! can still fork (the child opens descriptors of ours). For that the kernel keeps the hard limit
+//! that the program started with. A lower one that the program sets is remembered, shown to it, and
+//! given to the kernel before it execs.
 #![allow(unsafe_code)]
 
 use core::hint::black_box;

@@ -6,13 +6,13 @@
 //! processors. Most processes then wait before they have memory, and none of it has to go and come
 //! back. While processors are busy that costs nothing.
 //!
-//! **How many.** As many run as would fit with half of what they need, or, before memory is full,
-//! one more than there are processors. Fewer run while pressure stays high and memory full, but not
-//! fewer than there are processors, unless nearly all time goes to paging. One more runs while
-//! there is room for the size that running processes will come to, as others did before them; or
-//! while pressure is low and a processor idle; or after a long calm. When all could run and
-//! pressure is low, turns are over. Turns are also of no use where one of the processes that page
-//! would do so alone.
+//! **How many.** At first as many processes run as would fit with half of what they need. If turns
+//! begin before memory is full, it is one more than there are processors. Fewer run while pressure
+//! stays high and memory full, but not fewer than there are processors, unless nearly all time goes
+//! to paging. One more process runs in three cases: while there is room for it at the size that
+//! processes before it came to; while pressure is low and a processor idle; and after a long calm.
+//! When all could run and pressure is low, turns are over. There are no turns, either, where one of
+//! the processes would page even if it ran alone.
 //!
 //! **Which.** The process that waits longest comes next. A turn is long beside the processor time
 //! that it takes to bring a process's memory back, so that little of it is lost; a process that

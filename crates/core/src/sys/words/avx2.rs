@@ -1,4 +1,5 @@
-//! A line is two vectors, and the facts about its words lie in bytes, eight of them side by side.
+//! The loops with AVX2: a line is two vectors. A fact about each of its eight words is a byte, and
+//! the eight bytes of a fact lie side by side in one word.
 //!
 //! ```text
 //!   compress    bytes that differ from each base: a comparison, its mask, and a table of nibbles

@@ -1,4 +1,4 @@
-//! A line is one vector.
+//! The loops with AVX-512: a line is one vector.
 //!
 //! ```text
 //!   compress    what differs from each base: vplzcntq of an exclusive or
