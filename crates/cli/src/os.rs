@@ -137,7 +137,8 @@ impl ControlBlock {
     /// Variables of the program's environment: the descriptors, and which files they are of.
     pub fn variable(&self) -> String {
         let handle = |fd: &OwnedFd| {
-            // It is open; a number that is no inode's would only make the program run unmanaged.
+            // The descriptor is open, so this finds an inode. A wrong number would only make the
+            // program run unmanaged.
             let inode =
                 uzswap::sys::fd::inode_and_bytes(fd.as_raw_fd()).map_or(0, |(inode, _)| inode);
             Handle { fd: fd.as_raw_fd(), inode }
@@ -383,7 +384,7 @@ pub fn suffer(signal: c_int) {
         libc::sigaddset(&mut only, signal);
         libc::raise(signal);
         let mut before: libc::sigset_t = std::mem::zeroed();
-        // It strikes when it is unblocked.
+        // The signal ends the process once it is unblocked.
         libc::sigprocmask(libc::SIG_UNBLOCK, &only, &mut before);
         libc::sigprocmask(libc::SIG_SETMASK, &before, null_mut());
     }

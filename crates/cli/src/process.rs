@@ -25,7 +25,7 @@ impl Interrupt {
     pub fn install() -> Interrupt {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            // This fails only for signals that cannot be caught.
+            // `register` fails only for signals that cannot be caught.
             let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
         }
         Interrupt(flag)

@@ -165,7 +165,7 @@ impl<R: Read, W: Write> Session<'_, R, W> {
             CMD_TRIM => self.disk.trim(at, len)?,
             CMD_WRITE_ZEROES => self.disk.zero(at, len, request.flags & CMD_FLAG_NO_HOLE != 0)?,
             CMD_BLOCK_STATUS => return self.status(request),
-            // Nothing to do: data is where it will be, and cannot come nearer.
+            // FLUSH has nothing to do: what was written is in the keeping of this process already.
             _ => {}
         }
         self.channel.reserve(16)?;

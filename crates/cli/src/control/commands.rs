@@ -202,7 +202,7 @@ pub fn reclaim(arguments: ReclaimArguments) -> Result<u8, Failure> {
     for result in &results {
         print_line(outcome(result))?;
     }
-    // One that was named and gave nothing is a failure; of many, some may be too small.
+    // The command fails if no process gave memory: of several, some may be too small to give any.
     let failed = results.iter().filter(|result| result.fault.is_some()).count();
     Ok(u8::from(failed > 0 && failed == results.len()))
 }

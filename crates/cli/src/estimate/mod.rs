@@ -190,7 +190,7 @@ fn watch_command(
 /// While the program ran, signals were its. Now they are ours again.
 fn accept_signals() {
     let none = nix::sys::signal::SigSet::empty();
-    // It cannot fail with a mask that is one.
+    // The call cannot fail: the mask is a valid one.
     let _ = none.thread_set_mask();
 }
 

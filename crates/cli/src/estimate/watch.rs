@@ -312,7 +312,8 @@ impl Watch {
             step.faults = since(|counted| counted.faults);
             step.fault_seconds = since(|counted| counted.fault_ns) / 1e9;
             step.again_pages = 0.0;
-            // There are no huge pages while pages are watched; without that there would be.
+            // While pages are watched there are no huge pages. So memory that the program asks to
+            // be huge is counted as if it were.
             huge = (tree.total(Counter::HugeBytes) >> 10).min(total);
             step.new_huge_pages = step.new_pages * huge as f64 / total.max(1) as f64;
         }

@@ -128,7 +128,7 @@ impl Limit {
         self.now_pages = if left(most) < margin / 2 && wanted <= before {
             self.lowered_to(most)
         } else if free_pages < margin / 2 && wanted < now {
-            // There is no time for another look.
+            // So little is free that the limit goes down without a second look.
             self.lowered_to(wanted.max(now - (target - free_pages)))
         } else if left(least) > margin {
             // A part of what is left: other runs of the group take theirs at the same time.
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn a_process_that_ends_lowers_nothing() {
         let mut limit = Limit::new(FIRST, MARGIN);
-        // It is not counted any more, and the kernel is still at work.
+        // The ended process is not counted any more, while the kernel still frees its memory.
         let looks = [MARGIN, MARGIN + 100, MARGIN + 9000, FIRST + MARGIN, FIRST];
         for (held, free) in [FIRST, 0, 0, 0, 0].into_iter().zip(looks) {
             assert_eq!(limit.next(held, free), FIRST, "{held} {free}");

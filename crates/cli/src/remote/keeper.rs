@@ -297,7 +297,8 @@ mod tests {
         assert_eq!((lessee(&run, 1), emptied(&kept).len()), (away, 0), "it may still write");
         lease_again(&mut kept, &run, &mut gone, &is_closed);
         assert_eq!((lessee(&run, 0), lessee(&run, 1)), (here, 0));
-        // It has its time anew when it is leased again, and processes that are left lease nothing.
+        // An extent that is leased again has its grace anew, and processes that are left behind
+        // lease nothing.
         lease(&run, 1, away);
         is_closed.store(true, Ordering::Release);
         close(run.tree);

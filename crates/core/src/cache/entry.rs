@@ -272,7 +272,7 @@ impl Area {
             match self.map.get(offset as usize) {
                 Some(0) => offset += 1,
                 Some(&id) => return Some((offset as u32, id - 1)),
-                // No segment: nothing in all of it.
+                // No segment of the table, so no entry at any of its offsets.
                 None => {
                     offset = (offset + 1).next_multiple_of(Table::<u32>::PER_SEGMENT as u64);
                 }

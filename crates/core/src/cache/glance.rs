@@ -81,7 +81,7 @@ impl<S: Store> DerefMut for StateGuard<'_, S> {
 }
 
 impl<S: Store> Drop for StateGuard<'_, S> {
-    // The lock goes after this, with the guard that is in here.
+    // The lock is released after this, when the guard in the field is dropped.
     fn drop(&mut self) {
         let (s, glance) = (&self.state, self.glance);
         glance.frames_bytes.store(s.frames_bytes(), Ordering::Relaxed);

@@ -284,7 +284,8 @@ impl<S: Store> SwapCache<S> {
         }
         let mut from = 0;
         loop {
-            // In portions, so that nobody waits for the whole of it.
+            // Entries are dropped in portions, so that no thread waits for the lock until all have
+            // gone.
             let mut s = self.state.lock();
             for _ in 0..64 {
                 let Some((offset, id)) = s.areas[usize::from(area)].next(from) else {

@@ -361,7 +361,7 @@ impl<S: Store> SwapCache<S> {
         };
         self.has_io_buffers.store(true, Ordering::Relaxed);
         let is_forward = self.direction.is_forward(source.sequence);
-        // Before the read: then the disk has both.
+        // The read ahead begins before this read, so that the disk has both.
         let ahead_bytes = if is_forward { self.read_ahead(place.cluster) } else { 0 };
         let read = self.read_object(&e, place, &source, is_forward, page);
         let mut s = self.state.lock();

@@ -199,7 +199,7 @@ impl<S: Store> State<S> {
         let outcome = self.place(id, entry.area(), content, cold);
         self.lends_bytes = 0;
         if outcome.is_err() {
-            // The slot goes back as it came.
+            // The entry is freed as it was made: with nothing in it.
             self.entries.get_mut(id).set_location(Location::Same(0));
             self.entries.free(id);
         }

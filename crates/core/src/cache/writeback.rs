@@ -193,7 +193,7 @@ impl<S: Store> SwapCache<S> {
     /// was nothing to do, or the store does not take anything.
     pub(super) fn write_back(&self, w: &mut Writer<S>, fill: Fill) -> bool {
         self.harvest(w, false);
-        // Before the wait: the disk works meanwhile.
+        // A cluster is filled before the wait for an earlier write, while the disk works.
         let moved = self.fill_cluster(fill);
         let slot = w.queue.idle().expect("one buffer more than there are writes in flight");
         let flush = self.state.lock().clusters.begin_flush(w.queue.buffer(slot));
@@ -248,7 +248,7 @@ impl<S: Store> SwapCache<S> {
 
     /// Ends the flushes whose results have come in; with `wait`, at least one if there is any.
     pub(super) fn harvest(&self, w: &mut Writer<S>, wait: bool) {
-        // Any flush will do: they are all of one store.
+        // Any flush can collect the results of all: they are of one store.
         if let Some(flush) = w.flushes.iter().flatten().next() {
             flush.collect(&mut w.queue, wait);
         }

@@ -88,7 +88,7 @@ impl Pager {
             crate::sys::sleep_ns(WAIT_NS);
             s = self.enter();
         }
-        // Frames kept for the next huge page that comes in.
+        // The frames that are kept for the next huge page go, too.
         while s.limbo.ready() == 0 && self.give_frame_back(&mut s, active) {}
         drop(s);
         self.publish(at == end);

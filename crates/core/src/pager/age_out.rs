@@ -247,7 +247,7 @@ impl Pager {
             let slot = first + i;
             let page = self.page_in_slot(s, slot);
             let Some(page) = page else {
-                // Touched or dropped meanwhile: the copy is not needed.
+                // The page was touched or dropped meanwhile, so its copy is not needed.
                 if let Aged::Stored(e) = *aged {
                     active.cache.free(e);
                 }

@@ -96,7 +96,7 @@ impl Pager {
         let pages = (end - start) >> PAGE_SHIFT;
         let has_stock = s.limbo.has_stock() && self.excess(0) <= 0;
         if !has_stock && (self.is_nearly_full() || self.excess(pages as i64) > 0) {
-            // Room first.
+            // The evictor makes room first.
             return false;
         }
         // Before the lock is let go: a thread that asks meanwhile wants something else, or nothing

@@ -276,7 +276,7 @@ impl Pager {
         if is_last && self.pool_pages() > super::MIN_PAGES && self.excess_of_tree(0) > 0 {
             return true;
         }
-        // Some slack, or every page that comes in would be one too many.
+        // The pool has a little slack: otherwise each page that comes in would make it too large.
         let target = self.pool_target_pages();
         self.pool_pages() > target + target / 16
     }

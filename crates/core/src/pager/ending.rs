@@ -120,7 +120,7 @@ impl Pager {
                 }
                 at = run.end;
             }
-            // But for pages that were given up, whose bytes would be wrong.
+            // Pages that were given up stay hidden: their bytes would be wrong.
             self.ranges.for_each(r.start, r.end, |part| {
                 if !part.flags.has(RangeFlags::UNREGISTERED) {
                     let _ = program::show(part.start, part.len(), part.prot as usize);
@@ -254,7 +254,7 @@ impl Pager {
         s: &mut Locked<'_>,
         mut f: impl FnMut(&mut Locked<'_>, Range) -> Result<()>,
     ) -> Result<()> {
-        // By addresses, as `f` may split ranges.
+        // Each range is found by its address, as `f` may split ranges.
         let mut next = 0;
         while let Some(r) = self.ranges.next_from(next) {
             next = r.end;

@@ -233,7 +233,7 @@ impl Pager {
                 if waits % ABANDONED_WAITS == 0 {
                     look_for_abandoned();
                 }
-                // Nothing to evict: the pool itself may be too large.
+                // There was nothing to evict, so perhaps the pool is too large.
                 self.shrink_pool(active);
                 crate::sys::sleep_ns(WAIT_NS);
                 s = self.enter();

@@ -153,7 +153,7 @@ impl Pager {
                 count += 1;
             }
         }
-        // The pages that stay are behind the others.
+        // The pages that go are now the first `count`, the others follow.
         let (gone, _) = self.let_go(s, active, &mut pages[..count]);
         for page in &*pages {
             self.end_claim(s, *page, 1);

@@ -437,7 +437,7 @@ impl Pager {
         prints: &mut [[u8; 8]],
     ) -> Result<FaultKind, LoadError> {
         if zero && kept.is_none() {
-            // The kernel's own zeros.
+            // The kernel fills the dock with zeros at the first touch.
             mechanism.with_page_to_fill(None, 0, |bytes| bytes[0] = 0);
             return Ok(FaultKind::FirstTouch);
         }

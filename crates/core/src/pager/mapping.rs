@@ -268,7 +268,7 @@ impl Pager {
             if let Some(a) = self.active()
                 && a.mechanism.attach(old, old_len).is_err()
             {
-                // As new memory that cannot be attached: it stays resident.
+                // This memory stays resident, like new memory that cannot be attached.
                 self.note_flag(old, old + old_len, RangeFlags::UNREGISTERED, true);
             }
         } else {

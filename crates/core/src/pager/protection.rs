@@ -285,7 +285,7 @@ impl Pager {
             self.recount_own();
             for i in 0..count {
                 let Some(Leaver { page, .. }) = leavers[i] else { continue };
-                // While the page is claimed: its frame is gone already.
+                // The page is still claimed here, as its frame is gone already.
                 let is_out = self.publish_page(s, active, page, slot + i, aged[i]);
                 (freed, refused) = (freed + is_out as usize, refused + !is_out as usize);
                 self.count_frames(-1);

@@ -54,7 +54,7 @@ pub struct Reclaim {
 impl Pager {
     /// Begins to free `pages` pages that count against the limit, or [`ALL_PAGES`].
     pub fn begin_reclaim(&self, pages: u64) -> Reclaim {
-        // The pages that a thread was about to read may be about to go.
+        // Nothing is brought ahead of a thread any more: it would go again at once.
         self.enter().ahead = Ahead::NOTHING;
         self.forget_refusals();
         self.try_failed_store();

@@ -155,7 +155,7 @@ impl Pager {
         }
         let (taken, _) = self.take_run(&mut s, active, page, 1, false);
         if taken.pages == 0 && self.state_of(page) == PageState::Resident {
-            // The page is in use by a system call, say: another time.
+            // The page may be in use by a system call: it is tried again later.
             s.watched.push(page);
         }
         s

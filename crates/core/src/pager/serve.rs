@@ -80,7 +80,7 @@ impl Look {
             }
         }
         let pages = self.alike.min(WINDOW_LOCKED_PAGES);
-        // Fewer pages are better than a wait.
+        // To bring fewer pages is better than to wait for room.
         let with_room = |plan: fn(usize) -> Plan| match pages as i64 - self.excess.max(0) {
             ..=0 => Plan::Room(if self.may_be_window { pages as i64 } else { 1 }),
             room => plan(room as usize),

@@ -300,7 +300,7 @@ impl Pager {
             if let Some(start) = self.huge_page(active, &range, addr) {
                 self.pick_huge(s, start, v, &goes);
                 if v.is_full {
-                    // The rest is for the next time.
+                    // The sweep goes on at this stretch the next time.
                     return start;
                 }
                 addr = start + LEAF_BYTES;

@@ -78,7 +78,7 @@ impl Pager {
         if t.next == Next::Stuck && free > t.pages {
             self.add(Counter::MoveBusy, 1);
         }
-        // A held page is as good as stuck.
+        // A page that is held ends the run like a page that cannot be moved.
         let next = if t.pages < run && t.next == Next::End { Next::Stuck } else { t.next };
         (Taken { pages: t.pages, next }, held_to)
     }
@@ -108,7 +108,7 @@ impl Pager {
         loop {
             match s.limbo.peek_free(run) {
                 Some(slots) => return Some(slots),
-                // The stock is in the way of the tail.
+                // The tail cannot pass the stock, which goes back to the kernel then.
                 None if self.give_stock_back(s, active) => {}
                 None => return None,
             }

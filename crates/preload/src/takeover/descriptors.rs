@@ -292,7 +292,7 @@ pub(super) mod tests {
         set_handles(&Handles { counters: handle(fds[4]), settings: handle(fds[1]) });
         assert!(matches!(close_range([of(2), of(5), 0, 0, 0, 0]), Some(Answer::Result(0))));
         assert_eq!(fds.map(is_open), [false, true, false, false, true, false, true]);
-        // Nothing of a range that is none, or below ours, is for us.
+        // A range that is empty, or below our descriptors, has none of them.
         assert!(matches!(close_range([of(5), of(2), 0, 0, 0, 0]), Some(Answer::Inline)));
         assert!(matches!(close_range([500, of(0), 0, 0, 0, 0]), Some(Answer::Inline)));
         let is_bad =

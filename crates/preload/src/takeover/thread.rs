@@ -159,8 +159,8 @@ impl ThreadBlock {
         }
         let base = map_anonymous(TOTAL_BYTES, PROT_READ | PROT_WRITE).ok()?;
         for guard in [base, base + PAGE_SIZE + ALTERNATE_BYTES] {
-            // It fails where the kernel has no mappings left: a stack that runs over would not be
-            // noticed, but none does.
+            // The call fails where the kernel has no mapping left. A stack that runs over would not
+            // be noticed then, but none does.
             let _ = call!(nr::MPROTECT, guard, PAGE_SIZE, 0);
         }
         let at = (base + TOTAL_BYTES - BLOCK_BYTES) as *mut ThreadBlock;

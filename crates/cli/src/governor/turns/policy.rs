@@ -280,7 +280,7 @@ impl Policy {
             };
             return begin.map_or((), |allowed| self.begin(now, allowed));
         };
-        // One alone takes no turns with itself.
+        // A process that is alone takes no turns.
         if fitting == 0 || contending < 2 {
             return self.end();
         }

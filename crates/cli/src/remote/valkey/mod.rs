@@ -85,7 +85,8 @@ impl Values {
             .map_err(|why| format!("{shown}: {why}"))?;
         let geometry = cut(nodes.iter().filter_map(Node::capacity_bytes));
         if settings.servers()[0].kind == Server::CLUSTER {
-            // They may be primaries soon. One that we do not reach is not our business yet.
+            // Replicas may be primaries soon, so their settings are asked for, too. One that does
+            // not answer is left out.
             let replicas: Vec<_> = nodes.iter().flat_map(|node| node.replicas.clone()).collect();
             let ask = |at: &_| Node::ask(&valkey, *at, false).ok();
             nodes.extend(replicas.iter().filter_map(ask));

@@ -187,7 +187,7 @@ impl<S: Store> SwapCache<S> {
             Ok(_) => {}
             Err(Failure::Changed) => return true,
             Err(Failure::Load(_)) => {
-                // Others have their turn before it is tried again.
+                // Other objects are written back before this one is tried again.
                 let mut s = self.state.lock();
                 if s.oldest() == Some(oldest.id) {
                     s.spare(oldest.id);

@@ -23,7 +23,7 @@ impl<S: Store> Flush<S> {
         let mut at = 0;
         while at < self.used {
             let len = usize::from(u16::from_le_bytes([io[at], io[at + 1]]));
-            // The length is not needed any more, and nobody is to read it.
+            // The length is not needed any more, and must not be readable in the file.
             io[at..at + LENGTH_BYTES].fill(0);
             let start = at + LENGTH_BYTES;
             at = start + len + TAG_BYTES;

@@ -345,7 +345,7 @@ fn option_reply(fd: Fd, export: &mut Export, patience: &mut Patience) -> Result<
     {
         return Err(EPROTO);
     }
-    // In pieces: only the first bytes say anything.
+    // The reply is taken in pieces, since only its first bytes matter.
     let mut info = [0; 64];
     let first = len.min(info.len());
     socket::receive(fd, &mut info[..first], patience)?;

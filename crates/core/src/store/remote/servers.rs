@@ -284,7 +284,7 @@ impl Remote {
         }
         let written = results().filter(|result| *result == Some(Ok(()))).count();
         if written == 0 {
-            // A server without room says more than one that is gone.
+            // The error of a server without room is passed on rather than that of one that is gone.
             let is_full = results().any(|result| result == Some(Err(Errno::ENOSPC)));
             return Some(Err(if is_full { Errno::ENOSPC } else { NO_ANSWER }));
         }

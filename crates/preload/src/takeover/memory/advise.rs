@@ -370,7 +370,7 @@ mod tests {
         expect(NOHUGEPAGE, RangeFlags::NOT_HUGE, true);
         expect(HUGEPAGE, RangeFlags::HUGE, true);
         expect(HUGEPAGE, RangeFlags::NOT_HUGE, false);
-        // Nothing of a range that is none is advised.
+        // A range beyond the address space is the kernel's to refuse.
         assert_eq!(note(Way::Madvise, at, usize::MAX, DONTFORK), None);
         assert_eq!(note(Way::Madvise, at + 1, PAGE_SIZE, DONTFORK), Some(-22));
         expect(KEEPONFORK, RangeFlags::DONTFORK, false);
