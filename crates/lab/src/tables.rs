@@ -10,12 +10,19 @@
 //!  codecs DATE          time and size of each codec
 //!  disk DATE            phases of a disk, by nbdkit's and zram's
 //!  contention DATE      locks and claims by fault, and the projections
+//!  speeds DATE...       programs: the best peer's time by uzswap's, at each part of the need
+//!  builds DATE...       time and I/O of builds, by each peer's
+//!  estimate DATE        ratios and times, foreseen and measured
+//!  policies DATE        loads under each policy, by those under uzswap's
+//!  huge DATE...         throughput in huge pages, by each peer's
 //!  variety              each program's newest run by each mechanism
 //!  newest               of each benchmark and machine the newest measurement, every arm
 //! ```
 //!
 //! The tests of this file keep them up to date, and see that each measurement that a document names
 //! by its date has lines.
+
+mod experiments;
 
 use std::collections::BTreeMap;
 
@@ -52,11 +59,17 @@ fn table(what: &str, lines: &[Value]) -> Result<String, String> {
         ("contention", [date]) => contention(&measured("contention", date, lines)?),
         ("disk", [date]) => Ok(super::disk::table(&measured("disk", date, lines)?)),
         ("codecs", [date]) => codecs(&measured("codecs", date, lines)?),
+        ("speeds", [_, ..]) => experiments::speeds(&dates, lines),
+        ("builds", [_, ..]) => experiments::builds(&dates, lines),
+        ("estimate", [date]) => experiments::estimate(date, lines),
+        ("policies", [date]) => experiments::policies(date, lines),
+        ("huge", [_, ..]) => experiments::huge(&dates, lines),
         ("variety", []) => variety(lines),
         ("newest", []) => Ok(newest(lines)),
         _ => Err(format!(
             "no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, summary \
-             DATE..., codecs DATE, disk DATE, contention DATE, variety, newest"
+             DATE..., codecs DATE, disk DATE, contention DATE, speeds DATE..., builds DATE..., \
+             estimate DATE, policies DATE, huge DATE..., variety, newest"
         )),
     }
 }
@@ -343,7 +356,8 @@ fn variety(lines: &[Value]) -> Result<String, String> {
         "without, in that group",
     ];
     let mut text = head("program", &columns);
-    let mut origins: Vec<String> = Vec::new();
+    // Machine and commit, with the dates of their measurements.
+    let mut origins: Vec<(String, Vec<String>)> = Vec::new();
     let mut count = 0;
     for program in super::variety::all() {
         let name = &program.name;
@@ -367,13 +381,18 @@ fn variety(lines: &[Value]) -> Result<String, String> {
         let shown = [name.clone(), program.kind, need, format!("{seconds:.1} s")];
         text += &row(shown.into_iter().chain(ARMS.iter().map(cell)));
         let word = |key: &str| free[key].as_str().unwrap_or("unknown").to_string();
-        let origin = format!("`{}` ({}, commit {})", word("date"), word("machine"), word("commit"));
-        if !origins.contains(&origin) {
-            origins.push(origin);
+        let origin = format!("{}, commit {}", word("machine"), word("commit"));
+        let date = format!("`{}`", word("date"));
+        match origins.iter_mut().find(|(known, _)| *known == origin) {
+            Some((_, dates)) if dates.contains(&date) => {}
+            Some((_, dates)) => dates.push(date),
+            None => origins.push((origin, vec![date])),
         }
         count += 1;
     }
-    let measured = format!("{count} programs; measurements {}.", origins.join(", "));
+    let origins: Vec<String> =
+        origins.iter().map(|(origin, dates)| format!("{} ({origin})", dates.join(", "))).collect();
+    let measured = format!("{count} programs; measurements {}.", origins.join("; "));
     Ok(text + wrapped(&measured).trim_end() + "\n")
 }
 
