@@ -27,7 +27,6 @@ pub fn finish(outcome: &Outcome) {
     let mut warnings = Vec::new();
     let lowest_bytes = outcome.tree.and_then(lowest_limit_bytes);
     if let Some(tree) = outcome.tree {
-        let errno = tree.notice_errno.load(Ordering::Acquire) as i32;
         let over = Over::of(tree, outcome.settings.memory_bytes);
         for notice in notices(tree) {
             let warning = match lowest_bytes.filter(|_| over.is_none()) {
@@ -36,7 +35,10 @@ pub fn finish(outcome: &Outcome) {
                      memory is larger",
                     human(bytes)
                 ),
-                _ => explain(notice, errno, outcome.settings, over.as_ref()),
+                _ => {
+                    let errno = tree.notice_errnos[notice as usize].load(Ordering::Acquire);
+                    explain(notice, errno as i32, outcome.settings, over.as_ref())
+                }
             };
             // Failures are said in any case; that a helper program ran unmanaged belongs to the
             // summary.
@@ -242,12 +244,9 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
              reclaim') or choose another directory with --store",
             settings.store.as_ref().map_or("(none)".into(), Backing::shown)
         ),
-        Notice::NoMechanism => {
-            format!(
-                "no way to page the program was found{because}, it ran unmanaged: see 'uzswap \
-                 doctor'"
-            )
-        }
+        Notice::NoMechanism => format!(
+            "no way to page the program was found{because}, it ran unmanaged: see 'uzswap doctor'"
+        ),
         Notice::OverLimit => explain_over(over, settings),
         Notice::TooManyProcesses => format!(
             "the program ran more than {} processes at a time; the rest ran unmanaged",

@@ -564,7 +564,7 @@ fn trace(raw: &RawOptions, env: Env) -> Result<Option<TraceFile>, Failure> {
     create(&given).map(|(path, file)| Some(TraceFile { path, file }))
 }
 
-/// Makes a file, or says why not. What is in one that is there stays for now.
+/// Makes a file, or says why not. A file that is there keeps its contents for now.
 fn create(given: &Given<OsString>) -> Result<(PathBuf, File), Failure> {
     let path = PathBuf::from(&given.value);
     match File::options().write(true).create(true).truncate(false).open(&path) {

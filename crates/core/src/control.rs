@@ -198,8 +198,8 @@ pub struct Tree {
     pub lowest_limit_pages: AtomicI64,
     /// A message code for `uzswap run` to print once, see [`Notice`]; bit set.
     pub notices: AtomicU64,
-    /// An errno belonging to the last notice.
-    pub notice_errno: AtomicU64,
+    /// The errno of each notice; 0: it has none.
+    pub notice_errnos: [AtomicU32; Notice::ALL.len()],
     /// How often a process wanted memory and had nothing of its own to give for it.
     pub stuck: AtomicU32,
     /// The id that was given last.
@@ -626,12 +626,10 @@ impl Tree {
     /// Sets a notice bit; true for the first caller.
     pub fn notice(&self, n: Notice, errno: i32) -> bool {
         let bit = 1u64 << n as u32;
-        let first = self.notices.fetch_or(bit, Ordering::AcqRel) & bit == 0;
-        // One notice's cause is not lost to another one that has none.
-        if first && errno != 0 {
-            self.notice_errno.store(errno as u64, Ordering::Release);
+        if self.notices.load(Ordering::Relaxed) & bit == 0 {
+            self.notice_errnos[n as usize].store(errno as u32, Ordering::Relaxed);
         }
-        first
+        self.notices.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 }
 

@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
         assert!(try_path(&dir).is_err() && try_path(&dir.join("none/r.html")).is_err());
 
-        // What a run of this number has left as it was killed, or somebody else has put there.
+        // A run of this number was killed and left a file there, or another user has put one.
         let beside = dir.join(format!(".r.html.{}.tmp", std::process::id()));
         fs::write(&beside, "half").unwrap();
         try_path(&path).unwrap();

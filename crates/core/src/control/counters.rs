@@ -156,7 +156,7 @@ mod tests {
             assert!(names.insert(name), "two are called {name}");
             assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
             assert!(doc.len() > 10 && !doc.ends_with('.') && !doc.contains("  "), "{name}: {doc}");
-            // What is shown by its name alone must have the unit of its name.
+            // A counter that is shown by its name alone has the unit of its name.
             if name.ends_with("_bytes") || name.ends_with("_ns") {
                 let unit = if name.ends_with("_ns") { "(ns)" } else { "(bytes)" };
                 assert!(doc.contains(unit), "{name}: {doc}");

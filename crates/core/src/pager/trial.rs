@@ -31,7 +31,7 @@ pub(super) struct Trial {
     writes: AtomicU64,
 }
 
-/// What a look at the store leads to.
+/// The outcome of a look at the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Look {
     Works,

@@ -18,7 +18,7 @@ mod vmsplice;
 
 use super::own_stack::{current, runtime};
 use super::thread::ThreadBlock;
-use super::{ACTIVE, Answer, Args, PAGER, PID, call, cancel, count, sandbox};
+use super::{ACTIVE, Answer, Args, FILTERED, PAGER, PID, call, cancel, count};
 use crate::calls::walk::{Kind, Visit, scan, walk};
 
 /// Larger transfers go in pieces, so that holding does not exceed the limit. A piece is some MiB:
@@ -245,9 +245,10 @@ fn is_of_another(number: usize, a: &Args) -> bool {
 pub(super) fn is_ours(pid: usize) -> bool {
     let process = PID.load(Ordering::Relaxed);
     // A filter may end a process that asks.
-    pid == process as usize || !sandbox::is_filtered() && is_thread_of(process, pid)
+    pid == process as usize || !FILTERED.load(Ordering::Relaxed) && is_thread_of(process, pid)
 }
 
+/// A guest is no thread of this process, and its memory is ours all the same.
 fn is_thread_of(process: u32, tid: usize) -> bool {
     call!(nr::TGKILL, process, tid, 0) == 0
 }

@@ -14,6 +14,8 @@
 // # Safety charter
 // One call: the lock is freed in a forked child, where its holder does not exist.
 
+use core::sync::atomic::Ordering;
+
 use uzswap::control::Mechanism;
 use uzswap::sys::program::ProcMem;
 use uzswap::sys::sync::Mutex;
@@ -23,7 +25,7 @@ use super::classes::LOSING;
 use super::own_stack::runtime;
 use super::thread::ThreadBlock;
 use super::{
-    Answer, Args, PAGER, buffers, descriptors, evictor, is_shared_child, raw, run, sandbox,
+    Answer, Args, FILTERED, PAGER, buffers, descriptors, evictor, is_shared_child, raw, run,
 };
 
 /// Calls that a process of several threads may be refused.
@@ -68,7 +70,7 @@ pub(super) fn note(number: usize, a: &Args) {
 
 /// Looks up the pid namespace in the child after fork: it may be another one.
 pub(super) fn look_up_namespace() {
-    if sandbox::is_filtered() {
+    if FILTERED.load(Ordering::Relaxed) {
         // Under a filter there must be no call that the program might not make.
         uzswap::sys::forget_pid_namespace();
     } else {
@@ -92,7 +94,7 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, mut a: Args) -> Optio
         a[0] &= !CLONE_FILES;
     }
     let alone = ALONE.contains(&number);
-    let renews = alone || RIGHTS.contains(&number) && !sandbox::is_filtered();
+    let renews = alone || RIGHTS.contains(&number) && !FILTERED.load(Ordering::Relaxed);
     if !renews || !evictor::is_running() || is_shared_child() {
         return None;
     }

@@ -691,7 +691,7 @@ mod tests {
         {
             let mut s = PAGER.enter();
             PAGER.note_mapped(&mut s, start, file, 3, RangeFlags::NONE);
-            file_memory::note(&s, file, file + LEN);
+            file_memory::note(&s, file, file + LEN, false);
         }
         let id = call!(nr::SHMGET, 0, 2 * LEN - 1, 0o600);
         assert!(id >= 0, "error {id}");
@@ -712,7 +712,7 @@ mod tests {
         {
             let mut s = PAGER.enter();
             PAGER.note_mapped(&mut s, start, file, 3, RangeFlags::NONE);
-            file_memory::note(&s, file, between);
+            file_memory::note(&s, file, between, false);
             PAGER.note_mapped(&mut s, between, end, 3, RangeFlags::NONE);
         }
         let map_over = |at: usize, len: usize, fd: i32| {

@@ -92,6 +92,9 @@ static PID: AtomicU32 = AtomicU32::new(0);
 /// Set while paging is on: buffers must be held.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
+/// Set when the program has installed a seccomp filter: it may end a process that makes a call
+/// which it does not know.
+static FILTERED: AtomicBool = AtomicBool::new(false);
 /// Set when paging could not be switched on or has ended: it is not tried again.
 static UNMANAGED: AtomicBool = AtomicBool::new(false);
 

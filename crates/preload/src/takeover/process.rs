@@ -695,7 +695,7 @@ mod tests {
     #[test]
     fn an_exec_that_fails_leaves_the_limits_as_they_were() {
         let _limits = LIMITS.lock();
-        let (t, before) = (current(), limits_of_the_kernel(None).unwrap());
+        let (t, before) = (own_stack::current(), limits_of_the_kernel(None).unwrap());
         let [soft, hard] = before;
         let [believed_soft, believed] = [soft.min(hard - 1), hard - 1];
         believe(believed);

@@ -21,12 +21,11 @@ use uzswap::sys::{file, nr, userfaultfd};
 use super::own_stack::runtime;
 use super::thread::ThreadBlock;
 use super::{
-    Args, PAGER, buffers, call, classes, ending, evictor, is_shared_child, outside, run, signals,
+    Args, FILTERED, PAGER, buffers, call, classes, ending, evictor, is_shared_child, outside, run,
+    signals,
 };
 
-/// A filter is installed; a forked child may open the mechanism's files; a program that is executed
-/// may load us.
-static FILTERED: AtomicBool = AtomicBool::new(false);
+/// A forked child may open the mechanism's files; a program that is executed may load us.
 static MAY_OPEN: AtomicBool = AtomicBool::new(true);
 static MAY_START: AtomicBool = AtomicBool::new(true);
 
@@ -102,10 +101,6 @@ const OPTIONAL_REMOTE: [usize; 5] =
 /// Calls of a program that loads us, beside those of a running one. (What the loader itself needs
 /// is not our business.)
 const TO_START: [usize; 5] = [nr::OPENAT, nr::READ, nr::FSTAT, nr::FCNTL, nr::BRK];
-
-pub(super) fn is_filtered() -> bool {
-    FILTERED.load(Ordering::Relaxed)
-}
 
 /// Whether a forked child may try to open files of its own. Under a filter that would end it, it
 /// may not.

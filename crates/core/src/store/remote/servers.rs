@@ -553,7 +553,7 @@ mod tests {
         write(0, 1, |server| server == 1);
         write(next, 2, |_| true);
         assert_eq!(count(&remote.counts.lone_copies), 1, "the first");
-        // What was written before is read from where it is, whoever's turn it would be.
+        // Bytes of earlier writes are read from where they are, in any turn.
         for (at, byte) in [(0, 1), (next, 2)] {
             let mut buf = [0; BYTES.len()];
             assert_eq!(remote.read(remote.extents.find(space, at), &mut buf), Ok(()));
