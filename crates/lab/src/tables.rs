@@ -64,12 +64,13 @@ fn table(what: &str, lines: &[Value]) -> Result<String, String> {
         ("estimate", [date]) => experiments::estimate(date, lines),
         ("policies", [date]) => experiments::policies(date, lines),
         ("huge", [_, ..]) => experiments::huge(&dates, lines),
+        ("overhead", [date]) => experiments::overhead(date, lines),
         ("variety", []) => variety(lines),
         ("newest", []) => Ok(newest(lines)),
         _ => Err(format!(
             "no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, summary \
              DATE..., codecs DATE, disk DATE, contention DATE, speeds DATE..., builds DATE..., \
-             estimate DATE, policies DATE, huge DATE..., variety, newest"
+             estimate DATE, policies DATE, huge DATE..., overhead DATE, variety, newest"
         )),
     }
 }

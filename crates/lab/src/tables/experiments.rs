@@ -177,6 +177,29 @@ fn origins(benchmark: &str, dates: &[&str], lines: &[Value]) -> Result<String, S
     Ok(wrapped(&(all.join("; ") + ".")).trim_end().to_string() + "\n")
 }
 
+/// The price of uzswap where all fits: time with it by time without, and the difference.
+pub fn overhead(date: &str, lines: &[Value]) -> Result<String, String> {
+    let mut text = head("", &["by medians", "quartiles of the pairs", "more, ms"]);
+    for line in measured("overhead", date, lines)? {
+        for case in cases(&[line]).into_iter().filter(|case| case.ends_with("wall")) {
+            let figures = &line["figures"][&case];
+            let ratio = |i: usize| figures["ratio"][i].as_f64().map(|ratio| format!("{ratio:.2}"));
+            let [Some(median), Some(low), Some(high)] = [0, 1, 2].map(ratio) else { continue };
+            let more = middle(line, &case, "difference_seconds");
+            let arm = line["arm"].as_str().unwrap_or_default();
+            text += &row([
+                format!("{arm}: {}", case.trim_start_matches("summary/").trim_end_matches(" wall")),
+                median,
+                format!("{low} to {high}"),
+                more.map_or("-".into(), |seconds| {
+                    format!("{:.1}", (seconds * 1e4).round() / 10.0 + 0.0)
+                }),
+            ]);
+        }
+    }
+    Ok(text + &origins("overhead", &[date], lines)?)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -246,5 +269,23 @@ mod tests {
         let lines = [of("estimated", 16.0, 2.0), of("measured", 10.0, 2.1)];
         let text = estimate(DATE, &lines).unwrap();
         assert!(text.contains("| a | 2.00, 2.10 | **16.0, 10.0** |\n"), "{text}");
+    }
+
+    #[test]
+    fn the_price_where_all_fits_is_that_of_whole_runs() {
+        let case = |seconds: f64| {
+            json!({
+                "ratio": [1.5, 1.2, 1.7, 1],
+                "difference_seconds": [seconds, null, null, 1],
+            })
+        };
+        let figures = json!({
+            "summary/GET wall": case(-2e-5),
+            "summary/all CPU": case(1.0),
+            "summary/mean wall": {},
+        });
+        let lines = [line("overhead", "redis", json!({"rounds": 7}), figures)];
+        let text = overhead(DATE, &lines).unwrap();
+        assert!(text.contains("|\n| redis: GET | 1.50 | 1.20 to 1.70 | 0.0 |\n\n"), "{text}");
     }
 }
