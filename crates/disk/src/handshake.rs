@@ -285,18 +285,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::testing::option;
 
     fn export() -> Export {
         let (name, description) = ("x".to_string(), "a test's".to_string());
         Export { name, description, bytes: 1 << 20, read_only: false }
-    }
-
-    fn option(number: u32, data: &[u8]) -> Vec<u8> {
-        let mut bytes = OPTION_MAGIC.to_be_bytes().to_vec();
-        bytes.extend(number.to_be_bytes());
-        bytes.extend((data.len() as u32).to_be_bytes());
-        bytes.extend(data);
-        bytes
     }
 
     /// The data of GO for the default export.

@@ -2,20 +2,12 @@
 
 use super::*;
 use crate::protocol::*;
-use crate::testing::{connection, request};
+use crate::testing::{connection, option, request};
 
 const BOTH: u32 = 3;
 
 fn hello(flags: u32) -> Vec<u8> {
     flags.to_be_bytes().to_vec()
-}
-
-fn option(number: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = OPTION_MAGIC.to_be_bytes().to_vec();
-    bytes.extend(number.to_be_bytes());
-    bytes.extend((data.len() as u32).to_be_bytes());
-    bytes.extend(data);
-    bytes
 }
 
 /// The data of INFO and GO.

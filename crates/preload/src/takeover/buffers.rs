@@ -18,7 +18,7 @@ mod vmsplice;
 
 use super::own_stack::{current, runtime};
 use super::thread::ThreadBlock;
-use super::{ACTIVE, Answer, Args, FILTERED, PAGER, PID, call, cancel, count};
+use super::{ACTIVE, Answer, Args, FILTERED, PAGER, PID, call, cancel, count, owners};
 use crate::calls::walk::{Kind, Visit, scan, walk};
 
 /// Larger transfers go in pieces, so that holding does not exceed the limit. A piece is some MiB:
@@ -250,7 +250,7 @@ pub(super) fn is_ours(pid: usize) -> bool {
 
 /// A guest is no thread of this process, and its memory is ours all the same.
 fn is_thread_of(process: u32, tid: usize) -> bool {
-    call!(nr::TGKILL, process, tid, 0) == 0
+    owners::is_thread_of(process, tid as u32) == Some(true)
 }
 
 /// Keeps resident for good the memory that the kernel uses after this call (robust list, rseq, the

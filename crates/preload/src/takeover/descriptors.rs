@@ -180,7 +180,7 @@ const RLIMIT_NOFILE: usize = 7;
 static HARD: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// The kernel's limits of this process; sets `new` first.
-fn kernel_limits(new: Option<NumberLimits>) -> Result<NumberLimits, isize> {
+pub(super) fn kernel_limits(new: Option<NumberLimits>) -> Result<NumberLimits, isize> {
     let mut old: NumberLimits = [0; 2];
     let r = with_own_words(|| {
         old = black_box([0; 2]);
@@ -196,13 +196,10 @@ pub(super) fn is_hard_limit_ours() -> bool {
     kernel_limits(None).is_ok_and(|[_, hard]| HARD.load(Ordering::Relaxed) < hard)
 }
 
-/// Makes the call of an exec: a program that is executed inherits the limits in which this one
-/// believes. After a call that fails the limits are as before, if the process has the right to
-/// raise its hard limit again.
+/// Makes the call of an exec where the kernel's hard limit is ours: a program that is executed
+/// inherits the limits in which this one believes. After a call that fails the limits are as
+/// before, if the process has the right to raise its hard limit again.
 pub(super) fn with_believed_limits(t: &'static ThreadBlock, exec: impl FnOnce() -> isize) -> isize {
-    if !is_hard_limit_ours() {
-        return exec();
-    }
     let believed = HARD.load(Ordering::Relaxed);
     let lower = move |[soft, hard]: NumberLimits| [soft.min(believed), hard.min(believed)];
     let lowered = runtime(t, move || ForNow::begin(lower));
@@ -317,10 +314,6 @@ pub(super) mod tests {
 
     /// The limits are the process's: tests that change them come one after the other.
     pub static LIMITS: Mutex<()> = Mutex::new(());
-
-    pub fn limits_of_the_kernel(new: Option<NumberLimits>) -> Result<NumberLimits, isize> {
-        kernel_limits(new)
-    }
 
     /// Has the program believe in this hard limit.
     pub fn believe(hard: u64) {

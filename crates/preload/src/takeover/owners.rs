@@ -55,8 +55,13 @@ fn is_gone(owner: u32) -> bool {
 /// Whether this process has a thread of that id. None: the kernel does not say, as where a filter
 /// refuses the question.
 pub fn is_there(tid: u32) -> Option<bool> {
+    is_thread_of(uzswap::sys::getpid(), tid)
+}
+
+/// As [`is_there`], of any process.
+pub fn is_thread_of(process: u32, tid: u32) -> Option<bool> {
     const SUCCESS: isize = 0;
-    match call!(nr::TGKILL, uzswap::sys::getpid(), tid, 0) {
+    match call!(nr::TGKILL, process, tid, 0) {
         SUCCESS => Some(true),
         r if r == Errno::ESRCH.as_return() => Some(false),
         _ => None,

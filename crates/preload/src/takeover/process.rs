@@ -604,7 +604,8 @@ fn c_bytes<'a>(at: usize) -> &'a [u8] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::descriptors::tests::{LIMITS, believe, limits_of_the_kernel};
+    use super::super::descriptors::kernel_limits;
+    use super::super::descriptors::tests::{LIMITS, believe};
     use super::*;
     use core::ffi::CStr;
     use std::ffi::CString;
@@ -695,14 +696,14 @@ mod tests {
     #[test]
     fn an_exec_that_fails_leaves_the_limits_as_they_were() {
         let _limits = LIMITS.lock();
-        let (t, before) = (own_stack::current(), limits_of_the_kernel(None).unwrap());
+        let (t, before) = (own_stack::current(), kernel_limits(None).unwrap());
         let [soft, hard] = before;
         let [believed_soft, believed] = [soft.min(hard - 1), hard - 1];
         believe(believed);
         let seen = |path: &CStr| {
             let (mut limits, a) = (None, [path.as_ptr() as usize, 0, 0, 0, 0, 0]);
             let r = with_limits_and_held(t, nr::EXECVE, &a, || {
-                limits = Some(limits_of_the_kernel(None).unwrap());
+                limits = Some(kernel_limits(None).unwrap());
                 -8
             });
             (r, limits)
@@ -711,14 +712,14 @@ mod tests {
         assert_eq!(seen(c"/no/such/program"), (Errno::ENOENT.as_return(), None));
         assert_eq!(seen(c"/proc/self/status/program"), (-20, None), "a file is no directory");
         assert_eq!(seen(c"/proc/self/status"), (Errno::EACCES.as_return(), None));
-        assert_eq!(limits_of_the_kernel(None), Ok(before));
+        assert_eq!(kernel_limits(None), Ok(before));
         assert_eq!(seen(c"/bin/sh"), (-8, Some([believed_soft, believed])));
-        let after = limits_of_the_kernel(None);
-        match limits_of_the_kernel(Some(before)) {
+        let after = kernel_limits(None);
+        match kernel_limits(Some(before)) {
             Ok(_) => assert_eq!(after, Ok(before)),
             Err(_) => std::println!("SKIPPED: nobody without rights raises a hard limit"),
         }
         believe(u64::MAX);
-        assert_eq!(seen(c"/bin/sh"), (-8, Some(limits_of_the_kernel(None).unwrap())));
+        assert_eq!(seen(c"/bin/sh"), (-8, Some(kernel_limits(None).unwrap())));
     }
 }

@@ -442,6 +442,13 @@ mod tests {
         of.load(Ordering::Relaxed)
     }
 
+    /// Writes to the only server, and waits until it has the bytes.
+    fn written(remote: &Remote) -> Flight {
+        let mut flight = remote.write([spot(0), None], &BYTES).expect("it takes requests");
+        assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
+        flight
+    }
+
     fn close(remote: &Remote) {
         remote.peers().iter().flat_map(Peer::links).for_each(|link| link.lock().close());
     }
@@ -478,8 +485,7 @@ mod tests {
         // The second request follows at once: a connection may break. The other four wait.
         server.set(Mode::Closes);
         server.set_after(5, Mode::Honest);
-        let mut flight = remote.write([spot(0), None], &BYTES).expect("it takes requests");
-        assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
+        let flight = written(&remote);
         assert_eq!(server.requests(), 6);
         assert!(flight.patience.left_ns() <= PATIENCE_NS - 4 * AGAIN_NS);
         close(&remote);
@@ -493,8 +499,7 @@ mod tests {
         // The connection of the first request stays silent.
         server.set(Mode::Silent);
         server.set_after(1, Mode::Honest);
-        let mut flight = remote.write([spot(0), None], &BYTES).expect("it takes requests");
-        assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
+        written(&remote);
         assert_eq!(server.contents()[CLAIM..][..BYTES.len()], BYTES);
         assert_eq!((server.requests(), count(&remote.counts.timeouts)), (2, 1));
         close(&remote);

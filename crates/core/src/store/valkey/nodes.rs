@@ -42,7 +42,7 @@ const ASIDE_AGAIN_NS: u64 = 500_000_000;
 const ASIDE_NS: u64 = 100_000_000;
 /// How long no value is deleted after a node has not answered: a program that frees much must not
 /// wait for each part of it.
-const LEFT_ALONE_NS: u64 = 10_000_000_000;
+const NOT_DELETED_NS: u64 = 10_000_000_000;
 /// Redirections one after the other that are followed at once.
 const HOPS_MOST: u32 = 5;
 
@@ -401,7 +401,7 @@ impl Valkey {
     /// ends with its lease.
     pub(super) fn unlink(&self, unit: u64) {
         let kept_at = self.kept_at_ns.load(Ordering::Relaxed);
-        if kept_at != 0 && crate::sys::now_ns().wrapping_sub(kept_at) < LEFT_ALONE_NS {
+        if kept_at != 0 && crate::sys::now_ns().wrapping_sub(kept_at) < NOT_DELETED_NS {
             return;
         }
         let gone = self.each_one(Verb::Unlink, unit, &mut Patience::new(HURRY_NS));
