@@ -170,10 +170,18 @@ fn managed_already(workshop: &Workshop) -> Result<Verdict, String> {
     let mut run = Command::new(workshop.uzswap());
     let mut run =
         run.args(["run", "--memory", "1G", "--"]).args(&line).spawn().map_err(|e| e.to_string())?;
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id()));
     // The program is the first; the witness of signals comes after it.
-    let pid = children.unwrap_or_default().split(' ').next().unwrap_or_default().to_string();
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let pid = loop {
+        let listed = std::fs::read_to_string(&children).unwrap_or_default();
+        let pid = listed.split(' ').next().unwrap_or_default();
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        if maps.contains("libuzswap_preload") || std::time::Instant::now() > end {
+            break pid.to_string();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
     let watched = output(estimate(workshop).args([&pid, "--for", "1s"]));
     let _ = run.kill();
     let _ = run.wait();

@@ -124,7 +124,16 @@ impl Disk {
         self.wait_until_there();
     }
 
-    /// Bytes that are written and not zero.
+    /// Waits until pages of a run have come, more than its claim.
+    fn wait_for_pages(&self) {
+        wait_until("pages of the run", || self.holds_more_than(1 << 20));
+    }
+
+    fn holds_more_than(&self, bytes: u64) -> bool {
+        (bytes + 1..u64::MAX).contains(&self.used_bytes())
+    }
+
+    /// Bytes that are written and not zero; the largest number: the server does not answer.
     fn used_bytes(&self) -> u64 {
         let mut command = Command::new(&self.uzswap);
         command.args(["disk", &self.name, "mm_stat"]).env("XDG_RUNTIME_DIR", runtime(&self.name));
@@ -140,6 +149,14 @@ impl Drop for Disk {
         let _ = self.child.wait();
         let _ = fs::remove_file(&self.socket);
         let _ = fs::remove_dir_all(runtime(&self.name));
+    }
+}
+
+fn wait_until(what: &str, mut is_there: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !is_there() {
+        assert!(Instant::now() < end, "{what}: not there after {SOON:?}");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -175,18 +192,14 @@ fn churn(workshop: &Workshop) -> (Job, u64) {
     (Job::new(argv).hangs_after(Duration::from_secs(seconds + 120)), seconds)
 }
 
-/// Runs the job, and does something in the middle.
+/// Runs the job, and meanwhile something else.
 fn run_and(
     workshop: &Workshop,
     job: &Job,
-    after: Duration,
-    then: impl FnOnce() + Send,
+    meanwhile: impl FnOnce() + Send,
 ) -> Result<Outcome, String> {
     thread::scope(|scope| {
-        scope.spawn(|| {
-            thread::sleep(after);
-            then();
-        });
+        scope.spawn(meanwhile);
         job.run(workshop)
     })
 }
@@ -206,10 +219,12 @@ fn is_right(run: &Outcome, says: &str) -> bool {
 
 fn killed(workshop: &Workshop) -> Result<Verdict, String> {
     let (a, b) = (Disk::start(workshop, "ka"), Disk::start(workshop, "kb"));
-    let (job, seconds) = churn(workshop);
+    let (job, _) = churn(workshop);
     let job = job.managed(managed(CHURN_LIMIT_MIB, &[a.url(), b.url()]));
-    let run =
-        run_and(workshop, &job, Duration::from_millis(seconds * 500), || a.signal(Signal::KILL))?;
+    let run = run_and(workshop, &job, || {
+        a.wait_for_pages();
+        a.signal(Signal::KILL);
+    })?;
     print!("{}", run.stdout);
     let ok = is_right(&run, "clean") && run.stat("remote_lone_copies").unwrap_or(0) > 0;
     let left = b.used_bytes();
@@ -220,10 +235,11 @@ fn stopped(workshop: &Workshop) -> Result<Verdict, String> {
     let (a, b) = (Disk::start(workshop, "sa"), Disk::start(workshop, "sb"));
     let (job, seconds) = churn(workshop);
     let job = job.managed(managed(CHURN_LIMIT_MIB, &[a.url(), b.url()]));
-    let run = run_and(workshop, &job, Duration::from_millis(seconds * 500), || {
+    let run = run_and(workshop, &job, || {
+        a.wait_for_pages();
         a.signal(Signal::STOP);
         // Beyond the time of churn. The messages at the end of the run wait for the server.
-        thread::sleep(Duration::from_millis(seconds * 500 + 1000));
+        thread::sleep(Duration::from_secs(seconds + 1));
         a.signal(Signal::CONT);
     })?;
     print!("{}", run.stdout);
@@ -246,7 +262,12 @@ fn is_lost(run: &Outcome, notice: &str, says: &str) -> bool {
 fn only_one_killed(workshop: &Workshop) -> Result<Verdict, String> {
     let a = Disk::start(workshop, "oa");
     let job = looping(workshop).managed(managed(RUNGS_LIMIT_MIB, &[a.url()]));
-    let run = run_and(workshop, &job, Duration::from_secs(2), || a.signal(Signal::KILL))?;
+    let run = run_and(workshop, &job, || {
+        a.wait_for_pages();
+        // A write is given up after ten seconds, too. A read of what was written comes sooner.
+        thread::sleep(Duration::from_secs(1));
+        a.signal(Signal::KILL);
+    })?;
     let ok = is_lost(&run, "remote_lost", "on a server that did not answer");
     Ok(Verdict::check(ok, || run.report()))
 }
@@ -254,7 +275,10 @@ fn only_one_killed(workshop: &Workshop) -> Result<Verdict, String> {
 fn only_one_replaced(workshop: &Workshop) -> Result<Verdict, String> {
     let mut a = Disk::start(workshop, "ra");
     let job = looping(workshop).managed(managed(RUNGS_LIMIT_MIB, &[a.url()]));
-    let run = run_and(workshop, &job, Duration::from_secs(2), || a.replace())?;
+    let run = run_and(workshop, &job, || {
+        a.wait_for_pages();
+        a.replace();
+    })?;
     let ok = is_lost(&run, "corrupt_page", "came back damaged");
     Ok(Verdict::check(ok, || run.report()))
 }
@@ -292,14 +316,11 @@ fn run_killed(workshop: &Workshop) -> Result<Verdict, String> {
     command.arg(workshop.program("rungs")).arg(RUNGS_MIB);
     command.stdin(Stdio::null()).stdout(File::create(&out).map_err(|e| e.to_string())?);
     let mut run = command.spawn().map_err(|e| e.to_string())?;
-    thread::sleep(Duration::from_millis(500));
+    a.wait_for_pages();
     let _ = run.kill();
     let _ = run.wait();
-    let end = Instant::now() + SOON;
     let said = || fs::read_to_string(&out).unwrap_or_default();
-    while !said().contains("ended") && Instant::now() < end {
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the program's end", || said().contains("ended"));
     let expected = format!("{0}\n{0}\nended\n", alone.stdout.trim());
     if said() != expected {
         return Ok(Verdict::Failed(format!("without uzswap run: {}, not {expected}", said())));
@@ -322,7 +343,7 @@ fn claims(workshop: &Workshop) -> Result<Verdict, String> {
     let (first, second) = thread::scope(|scope| {
         let url = a.url();
         let first = scope.spawn(move || run(&url, &["sleep", "4"]));
-        thread::sleep(Duration::from_millis(500));
+        wait_until("the first run's claim", || a.holds_more_than(0));
         (run(&a.url(), &["true"]), first.join().expect("no panic"))
     });
     let says = |output: &std::process::Output, what: &str| {
@@ -395,6 +416,12 @@ impl Loop {
         if made.device.is_empty() { Err("there are no loop devices".to_string()) } else { Ok(made) }
     }
 
+    fn is_claimed(&self) -> bool {
+        let mut first = [0];
+        let read = File::open(&self.device).and_then(|f| f.read_exact_at(&mut first, 0));
+        read.is_ok() && first != [0]
+    }
+
     fn used_bytes(&self) -> u64 {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(&self.image).map_or(u64::MAX, |m| m.blocks() * 512)
@@ -434,8 +461,8 @@ fn device(workshop: &Workshop) -> Result<Verdict, String> {
         output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains(why)
     };
     let (second, first) = thread::scope(|scope| {
-        let first = scope.spawn(|| run(&["sleep", "1"]));
-        thread::sleep(Duration::from_millis(300));
+        let first = scope.spawn(|| run(&["sleep", "4"]));
+        wait_until("the first run's claim", || made.is_claimed());
         (run(&["true"]), first.join().expect("no panic"))
     });
     // A file system's first bytes, and they are still there afterwards.
