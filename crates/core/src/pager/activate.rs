@@ -32,7 +32,7 @@ impl Pager {
     /// `set_active`.
     pub fn activate_ranges(&self, s: &mut Locked<'_>) {
         let active = self.active().expect("active");
-        let hides = active.mechanism.is_protect();
+        let hides = active.mechanism.hides();
         if hides {
             // Hiding memory, if only for a moment, would fail the call that is using it. Memory
             // around it can be paged.
@@ -66,8 +66,7 @@ impl Pager {
     /// Finds the pages that are present in a range that was just attached.
     fn adopt(&self, s: &mut Locked<'_>, active: &Active, start: usize, end: usize, prot: u32) {
         let mut present = [0u8; 512];
-        let unit =
-            if active.mechanism.is_protect() { self.unit_pages() * PAGE_SIZE } else { PAGE_SIZE };
+        let unit = self.unit_bytes(active);
         let mut at = start;
         while at < end {
             let stop = ((at / (512 * PAGE_SIZE) + 1) * 512 * PAGE_SIZE).min(end);

@@ -66,7 +66,7 @@ impl Pager {
                 at = end;
                 break;
             }
-            let Some(run) = self.next_to_go(at, end) else {
+            let Some(run) = self.next_to_go(active, at, end) else {
                 at = end;
                 break;
             };
@@ -96,10 +96,10 @@ impl Pager {
     }
 
     /// The first run of pages in `[at, end)` that can go, as a part of its range.
-    fn next_to_go(&self, at: usize, end: usize) -> Option<Range> {
+    fn next_to_go(&self, active: &Active, at: usize, end: usize) -> Option<Range> {
         let goes = |e: &PageEntry| e.is_resident() && !e.is_shared();
         let has_some = |m: &MiddleEntry| m.resident() > 0;
-        let part = |r: &Range| r.is_swept().then(|| self.in_whole_units(r.clip(at, end)));
+        let part = |r: &Range| r.is_swept().then(|| self.in_whole_units(active, r.clip(at, end)));
         self.first_of_all(at, end, part, |r| self.first_run(r, has_some, goes))
     }
 
@@ -162,12 +162,9 @@ impl Pager {
         run
     }
 
-    /// With protection faults only whole units go, which keeps the kernel's mappings few.
-    fn in_whole_units(&self, part: Range) -> Range {
-        if !self.active().is_some_and(|a| a.mechanism.is_protect()) {
-            return part;
-        }
-        let unit = self.unit_pages() * PAGE_SIZE;
+    /// Only whole units go, which keeps the kernel's mappings few.
+    fn in_whole_units(&self, active: &Active, part: Range) -> Range {
+        let unit = self.unit_bytes(active);
         Range { start: part.start.next_multiple_of(unit), end: part.end / unit * unit, ..part }
     }
 

@@ -52,7 +52,7 @@ impl Pager {
             return self.age_out_block(s, active);
         }
         let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
-        if active.mechanism.is_protect() {
+        if active.mechanism.keeps_frames() {
             let (freed, refused) = self.age_in_place(&mut s, active, stretch);
             return (s, freed, refused);
         }

@@ -451,7 +451,7 @@ impl Pager {
             PageState::Limbo(slot) => {
                 m.count(0, -1);
                 s.limbo.kill(slot as usize);
-                if self.active().is_some_and(|a| a.mechanism.is_protect()) {
+                if self.active().is_some_and(|a| a.mechanism.keeps_frames()) {
                     self.count_frames(-1);
                 }
             }

@@ -100,9 +100,8 @@ impl Pager {
             return attached;
         }
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
-        // With protection faults the pages of limbo are counted one by one, and that count holds in
-        // the child, too.
-        if !active.mechanism.is_protect() {
+        // Frames in their place are counted one by one, and that count holds in the child, too.
+        if !active.mechanism.keeps_frames() {
             self.count_frames(s.limbo.in_use() as i64 - self.limbo_pages());
         }
         slot.mechanism.store(active.kind as u32, Ordering::Release);
@@ -114,8 +113,7 @@ impl Pager {
     /// Puts every range under a mechanism of the child's own.
     fn attach_again(&self, s: &mut Locked<'_>, active: &Active) -> Result<()> {
         active.mechanism.renew()?;
-        self.for_each_inherited(s, |_, r| match active.mechanism.is_protect() {
-            // With protection faults the child inherits which memory is hidden and which is shown.
+        self.for_each_inherited(s, |_, r| match active.mechanism.is_inherited() {
             true => Ok(()),
             false => active.mechanism.attach(r.start, r.len()),
         })

@@ -70,7 +70,7 @@ impl Pager {
     /// The caller's MADV_DONTNEED drops the kernel's frames.
     pub fn note_discarded(&self, s: &mut Locked<'_>, start: usize, end: usize) {
         let Some(a) = self.active() else { return };
-        if !a.mechanism.is_protect() {
+        if !a.mechanism.hides() {
             self.discard_words(s, start, end);
             return;
         }
@@ -175,7 +175,7 @@ impl Pager {
         self.ranges.for_each(start, end, |r| is_paged |= !r.flags.has(RangeFlags::UNREGISTERED));
         // With protection faults memory that is not paged must be hidden with the rest, so that all
         // of it is one mapping.
-        let hides_all = is_paged && a.mechanism.is_protect();
+        let hides_all = is_paged && a.mechanism.hides();
         self.ranges.for_each(start, end, |r| {
             if (hides_all || !r.flags.has(RangeFlags::UNREGISTERED)) && result.is_ok() {
                 result = a.mechanism.ready_to_move(r.start, r.len());
@@ -188,7 +188,7 @@ impl Pager {
             self.after_move(start, end);
             // The call that failed may have lifted the protection of some pages.
             self.ranges.for_each(start, end, |r| {
-                if !r.flags.has(RangeFlags::UNREGISTERED) && !a.mechanism.is_protect() {
+                if !r.flags.has(RangeFlags::UNREGISTERED) && !a.mechanism.hides() {
                     a.mechanism.allow_write(r.start, r.len(), r.prot);
                     self.note_lifted(a, &r);
                 }
@@ -200,7 +200,7 @@ impl Pager {
     /// Notes that the mechanism has lifted its protection of all of `range`.
     fn note_lifted(&self, active: &Active, range: &Range) {
         self.note_unguarded(range.start, range.end);
-        if !active.mechanism.is_protect() {
+        if !active.mechanism.hides() {
             self.own_all(range.start, range.end);
         }
     }
@@ -211,12 +211,10 @@ impl Pager {
         let Some(a) = self.active() else { return };
         self.ranges.for_each(start, end, |r| {
             if r.flags.has(RangeFlags::UNREGISTERED) {
-                if a.mechanism.is_protect() {
-                    let _ = a.mechanism.expose(r.start, r.len(), r.prot);
-                }
+                let _ = a.mechanism.expose(r.start, r.len(), r.prot);
                 return;
             }
-            if !a.mechanism.is_protect() {
+            if !a.mechanism.hides() {
                 // The range was registered before, so it can be again; missing pages would read as
                 // zero otherwise.
                 let again = a.mechanism.attach(r.start, r.len());

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use super::{Active, Locked, PROT_WRITE, Pager};
+use super::{Active, Locked, Pager};
 use crate::region::{PageEntry, PageState, Range, RangeFlags};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -22,7 +22,7 @@ impl Pager {
         page: usize,
         want: usize,
     ) -> usize {
-        if active.mechanism.is_protect() {
+        if active.mechanism.has_units() {
             let unit = self.unit_pages() * PAGE_SIZE;
             let start = (page / unit * unit).max(range.start);
             let end = ((page / unit + 1) * unit).min(range.end);
@@ -70,7 +70,7 @@ impl Pager {
             }
             Ok(())
         };
-        let _ = match active.mechanism.is_protect() {
+        let _ = match active.mechanism.hides() {
             // A page that is not resident is hidden, and stays so.
             true => self.for_each_resident_run(start, end, lift),
             false => lift(start, end),
@@ -123,9 +123,6 @@ impl Pager {
     /// Write-protects the marked pages of `[start, end)`, a part of `range`. A page that cannot be
     /// protected loses its mark.
     fn protect_marked(&self, active: &Active, range: Range, start: usize, end: usize) {
-        if range.prot & PROT_WRITE == 0 && active.mechanism.is_protect() {
-            return;
-        }
         let _ = self.for_each_run(start, end, PageEntry::is_shared, |from, to| {
             if active.mechanism.forbid_write(from, to - from, range.prot).is_err() {
                 // Some pages were guarded, and the marks have taken the place of that.
@@ -140,7 +137,7 @@ impl Pager {
     /// in the pool.
     pub(super) fn share_in_child(&self, active: &Active) {
         self.inherit_events(active);
-        if !active.mechanism.is_protect() {
+        if !active.mechanism.is_inherited() {
             for i in 0..self.ranges.len() {
                 let range = self.ranges.at(i);
                 self.protect_marked(active, range, range.start, range.end);

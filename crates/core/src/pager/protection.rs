@@ -254,6 +254,11 @@ impl Pager {
         Ok((pages, from))
     }
 
+    /// Bytes that go and come together: a unit, or a page where there are no units.
+    pub(super) fn unit_bytes(&self, active: &Active) -> usize {
+        if active.mechanism.has_units() { self.unit_pages() * PAGE_SIZE } else { PAGE_SIZE }
+    }
+
     /// Pages that protection faults handle together: as many as keep the kernel's mappings few.
     pub(super) fn unit_pages(&self) -> usize {
         self.unit_pages_by_size().max(self.unit_pages_least.load(Ordering::Relaxed))

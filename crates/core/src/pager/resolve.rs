@@ -118,8 +118,7 @@ impl Pager {
         stream: &mut FaultStream,
     ) -> core::result::Result<Fault, Locked<'a>> {
         let page = t.page;
-        let is_protect = active.mechanism.is_protect();
-        if t.was_missing && !is_protect && !active.mechanism.is_present(page) {
+        if t.was_missing && active.mechanism.has_dropped(page) {
             self.note_dropped(&s, page);
             return Err(s);
         }
@@ -150,9 +149,8 @@ impl Pager {
             self.ask_evictor();
             return Ok(Fault::Served);
         }
-        // Another thread was first. Or, with protection faults, a change of protection stopped
-        // halfway.
-        if is_protect {
+        // Another thread was first. Or a change of protection stopped halfway.
+        if active.mechanism.has_units() {
             let prot = if self.is_shared(page) { range.prot & !PROT_WRITE } else { range.prot };
             if active.mechanism.expose(page, PAGE_SIZE, prot).is_err() {
                 // The kernel has no mapping left for this page alone: like a missing one it is
@@ -435,7 +433,7 @@ fn allows(prot: u32, write: bool) -> bool {
 /// again, and the next missing page would end the program. By protection faults the signal is the
 /// right one.
 fn answer_changed(active: &Active, is_repeated: bool) -> Fault {
-    let is_over = is_repeated || active.mechanism.is_protect();
+    let is_over = is_repeated || active.mechanism.faults_as_forbidden();
     if is_over { Fault::NotOurs } else { Fault::Served }
 }
 

@@ -110,7 +110,7 @@ impl Pager {
         tries: u32,
         write: bool,
     ) -> Serve {
-        if active.mechanism.is_protect() {
+        if active.mechanism.has_units() {
             return self.serve_unit(s, active, range, page, want);
         }
         if tries <= HUGE_TRIES

@@ -318,7 +318,7 @@ impl Pager {
                 addr += PAGE_SIZE;
                 continue;
             }
-            let (run, passed) = match active.mechanism.is_protect() {
+            let (run, passed) = match active.mechanism.has_units() {
                 true => self.cold_units(&range, addr, &goes),
                 false => self.cold_run(s, &range, addr, run_most, &goes),
             };

@@ -43,12 +43,12 @@ impl Pager {
         behind: bool,
     ) -> (Taken, usize) {
         const STUCK: (Taken, usize) = (Taken { pages: 0, next: Next::Stuck }, 0);
-        let is_protect = active.mechanism.is_protect();
+        let has_units = active.mechanism.has_units();
         let Some(range) = self.ranges.find(addr).filter(Range::is_swept) else { return STUCK };
         let shared = self.is_shared(addr);
         let most = run.min((range.end - addr) >> PAGE_SHIFT);
-        let run = self.run_still_there(s, addr, most, (!is_protect).then_some(shared));
-        let movable = is_protect || !shared && is_data(range.prot);
+        let run = self.run_still_there(s, addr, most, (!has_units).then_some(shared));
+        let movable = has_units || !shared && is_data(range.prot);
         // MOVE refuses a pinned page, but `take_special` drops what it does not move. Memory may
         // have been pinned before its protection was changed.
         let is_dropped = !movable && !is_code_being_written(range.prot, shared);
@@ -149,8 +149,8 @@ impl Pager {
         self.claim(s, addr, run);
         let t = s.unlocked(take);
         let in_use = s.limbo.arrive(slots, t.pages);
-        // With protection faults a slot without a page has no frame.
-        let in_limbo = if active.mechanism.is_protect() { t.pages } else { in_use };
+        // Where slots have frames, one without a page has one, too.
+        let in_limbo = if active.mechanism.keeps_frames() { t.pages } else { in_use };
         self.count_frames(in_limbo as i64);
         t
     }

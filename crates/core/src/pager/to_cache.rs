@@ -7,6 +7,7 @@ use crate::cache::{Back, SwapEntry, SwapFull};
 use crate::codec::same_filled;
 use crate::control::Counter;
 use crate::sys::PAGE_SIZE;
+use crate::sys::mechanism::Filled;
 
 /// The outcome for a page of a claimed batch, found without the lock.
 #[derive(Clone, Copy)]
@@ -89,18 +90,9 @@ impl Pager {
 
     /// Puts a page back into the program, which neither pool nor store took.
     fn put_back(&self, s: &Locked<'_>, active: &Active, page: usize, slot: usize) {
-        if active.mechanism.is_protect() {
-            // The page is in place behind its protection, where it would seem to be in limbo still
-            // until a touch shows it. So it is shown now.
-            let range = self.ranges.find(page).expect("a page in limbo has a range");
-            let _ = active.mechanism.expose(page, PAGE_SIZE, range.prot);
-        } else {
-            let f = active.mechanism.fill_from_limbo(page, slot, 1);
-            assert!(
-                f == crate::sys::mechanism::Filled::All,
-                "page {page:#x} cannot be put back: {f:?}"
-            );
-        }
+        let range = self.ranges.find(page).expect("a page in limbo has a range");
+        let filled = active.mechanism.put_back(page, slot, range.prot);
+        assert!(filled == Filled::All, "page {page:#x} cannot be put back: {filled:?}");
         self.note_put_back(s, page);
         self.note_small(page);
     }

@@ -350,7 +350,7 @@ fn mprotect(number: usize, a: Args) -> isize {
         return raw(number, a);
     };
     let mut s = PAGER.lock_range(start, end);
-    let protect = PAGER.active().is_some_and(|x| x.mechanism.is_protect());
+    let protect = PAGER.active().is_some_and(|x| x.mechanism.hides());
     if protect && has_key(number, &a) {
         // Pages are shown by mprotect, which gives no key.
         drop(s);
@@ -415,7 +415,7 @@ fn mremap(a: Args) -> isize {
     }
     // Memory that stays at its place stays under the mechanism: other threads may use it meanwhile.
     let may_stay = managed.is_some() && flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) == 0;
-    if may_stay && PAGER.active().is_some_and(|x| !x.mechanism.is_protect()) {
+    if may_stay && PAGER.active().is_some_and(|x| !x.mechanism.hides()) {
         let r = raw(nr::MREMAP, [old, old_len, new_len, flags & !MREMAP_MAYMOVE, target, 0]);
         if check(r).is_ok() {
             return moved(&mut s, a, old);
@@ -571,7 +571,7 @@ fn mseal(a: Args) -> isize {
     let [start, len, flags, ..] = a;
     let end = start.saturating_add(page_ceil(len));
     let s = PAGER.lock_range(page_floor(start), end);
-    let is_hidden = PAGER.active().is_some_and(|x| x.mechanism.is_protect());
+    let is_hidden = PAGER.active().is_some_and(|x| x.mechanism.hides());
     // Anything else the kernel refuses.
     if is_hidden && start.is_multiple_of(PAGE_SIZE) && flags == 0 {
         drop(s);

@@ -7,6 +7,10 @@
 //! | taking out | MOVE to a staging slot (or write-protect, copy, drop) | mprotect(PROT_NONE), frame stays |
 //! | filling | COPY | /proc/self/mem behind the protection, then mprotect |
 //! | unit | one page | as many pages as keep the kernel's mappings few |
+//! | a forked child has | ranges to be attached again | all as its parent's |
+//!
+//! The pager asks for these properties by name ([`Mechanism::hides`] and those after it), never for
+//! the mechanism.
 //!
 //! # Safety charter
 //! The methods are safe to call for addresses inside managed ranges: no Rust object of uzswap lives
@@ -134,13 +138,36 @@ impl Mechanism {
         if kind == Kind::Protect { SIGSEGV } else { SIGBUS }
     }
 
-    pub fn is_protect(&self) -> bool {
+    /// Whether memory that is out is there and hidden, so that a touch of it is one of memory that
+    /// the program may not use. Otherwise it is absent.
+    pub fn hides(&self) -> bool {
         match self {
             Mechanism::Uffd(_) => false,
             Mechanism::Protect(_) => true,
             #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.hides(),
         }
+    }
+
+    /// Whether pages go and come by units, so that the kernel's mappings stay few. A unit may have
+    /// pages of all kinds: shared, of any protection.
+    pub fn has_units(&self) -> bool {
+        self.hides()
+    }
+
+    /// Whether a page of limbo has its frame in its place, and its slot has none.
+    pub fn keeps_frames(&self) -> bool {
+        self.hides()
+    }
+
+    /// Whether a forked child has what its parent has asked for, range by range and page by page.
+    pub fn is_inherited(&self) -> bool {
+        self.hides()
+    }
+
+    /// Whether a missing page raises the signal of a forbidden access.
+    pub fn faults_as_forbidden(&self) -> bool {
+        self.hides()
     }
 
     /// Descriptors that must survive the program's closing.
@@ -261,6 +288,14 @@ impl Mechanism {
         }
     }
 
+    /// Puts a page of limbo back, which is to stay. One that cannot be shown just now is there, and
+    /// a touch shows it.
+    pub fn put_back(&self, addr: usize, slot: usize, prot: u32) -> Filled {
+        let filled = self.fill_from_limbo(addr, slot, 1);
+        let _ = self.expose(addr, PAGE_SIZE, prot);
+        filled
+    }
+
     /// Fills missing pages from `addr` with `bytes` (whole pages).
     pub fn fill(&self, addr: usize, bytes: &[u8]) -> Filled {
         debug_assert!(bytes.len().is_multiple_of(PAGE_SIZE));
@@ -304,6 +339,8 @@ impl Mechanism {
     pub fn forbid_write(&self, addr: usize, len: usize, prot: u32) -> Result<()> {
         match self {
             Mechanism::Uffd(u) => u.forbid_write(addr, len),
+            // The program may write none of them.
+            _ if self.hides() && prot & PROT_WRITE == 0 => Ok(()),
             Mechanism::Protect(p) => p.expose(addr, len, prot & !PROT_WRITE),
             #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) if f.hides() => f.show(addr, len, prot & !PROT_WRITE),
@@ -393,6 +430,12 @@ impl Mechanism {
             return f.present(addr, vec);
         }
         super::program::mincore(addr, vec)
+    }
+
+    /// Whether the kernel has dropped a page that was resident. One that is hidden is dropped
+    /// unseen, and reads as zero.
+    pub fn has_dropped(&self, addr: usize) -> bool {
+        !self.hides() && !self.is_present(addr)
     }
 
     /// Whether one page is mapped to a frame.
