@@ -115,11 +115,15 @@ pub fn one_line(
     };
     let (mut stdin, mut stdout) = child.pipes();
     let (sender, lines) = mpsc::channel();
-    let reader = thread::spawn(move || {
+    let listen = move || {
         let mut line = String::new();
         let result = stdout.read_line(&mut line);
         let _ = sender.send(result.map(|_| line));
-    });
+    };
+    let reader = match thread::Builder::new().spawn(listen) {
+        Ok(reader) => reader,
+        Err(e) => return Ok(Err(format!("cannot make a thread: {}", reason(&e)))),
+    };
     let line = loop {
         match lines.recv_timeout(Duration::from_millis(50)) {
             Ok(line) => break line.unwrap_or_default(),

@@ -32,7 +32,7 @@ pub mod worker;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
@@ -102,7 +102,7 @@ pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
             ));
         };
         let (pid, interrupt) = (process(pid)?, Interrupt::install());
-        let seen = watch_process(pid, arguments.duration.unwrap_or(WATCHED_FOR), &interrupt);
+        let seen = watch_process(pid, arguments.duration.unwrap_or(WATCHED_FOR), &interrupt)?;
         // From here on an interrupt means the end.
         let interrupt = Interrupt::install();
         let name = vec![crate::os::name_of(pid)];
@@ -116,7 +116,9 @@ pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
     accept_signals();
     let words = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     // The program has done its work, whatever we know of it.
-    if let Err(failure) = conclude(seen, words, &arguments.memory, &interrupt, json.as_mut()) {
+    let concluded =
+        seen.and_then(|seen| conclude(seen, words, &arguments.memory, &interrupt, json.as_mut()));
+    if let Err(failure) = concluded {
         console::say(&failure.message);
     }
     Ok(supervise::end_alike(end))
@@ -140,12 +142,24 @@ fn process(text: &str) -> Result<u32, Failure> {
     Ok(pid)
 }
 
-fn watch_process(pid: u32, longest: Duration, interrupt: &Interrupt) -> Observation {
+/// Nobody can watch: there is no thread for it.
+fn unwatched(e: io::Error) -> Failure {
+    let why = reason(&e);
+    Failure::environment(format!(
+        "no estimate: cannot make a thread: {why}: allow more (ulimit -u)"
+    ))
+}
+
+fn watch_process(
+    pid: u32,
+    longest: Duration,
+    interrupt: &Interrupt,
+) -> Result<Observation, Failure> {
     let (end, stop) = mpsc::channel::<()>();
     let mut line = Progress::new();
     thread::scope(|scope| {
         let line = &mut line;
-        let watching = scope.spawn(move || {
+        let watch = move || {
             Watch::new(pid, None).run(&stop, |elapsed, bytes| {
                 let (done, all) = (elapsed.as_secs_f64(), longest.as_secs_f64());
                 line.show(&format!(
@@ -153,36 +167,44 @@ fn watch_process(pid: u32, longest: Duration, interrupt: &Interrupt) -> Observat
                     human(bytes)
                 ));
             })
-        });
+        };
+        let watching = thread::Builder::new().spawn_scoped(scope, watch).map_err(unwatched)?;
         let started = Instant::now();
         while started.elapsed() < longest && interrupt.check().is_ok() && !watching.is_finished() {
             thread::sleep(Duration::from_millis(20));
         }
         drop(end);
-        watching.join().expect("a panic ends the process")
+        Ok(watching.join().expect("a panic ends the process"))
     })
 }
 
-/// Runs the program to its end. Its terminal is its own: no progress is shown.
+/// Runs the program to its end, also where nobody can watch it. Its terminal is its own: no
+/// progress is shown.
 fn watch_command(
     program: &Program,
     within: Option<&Within>,
-) -> Result<(End, Observation), Failure> {
+) -> Result<(End, Result<Observation, Failure>), Failure> {
     let pid = run::launch(program, within.map(Within::managed))?;
     let witness = Witness::start().ok();
-    // From here on there are threads.
-    let reader = within.map(Within::listen);
+    // From here on there are threads, if they can be had: the program runs already.
+    let reader = within.map(Within::listen).transpose();
     let tree = within.map(Within::tree);
     let (end, stop) = mpsc::channel::<()>();
     Ok(thread::scope(|scope| {
-        let watching =
-            scope.spawn(move || Watch::new(pid.number() as u32, tree).run(&stop, |_, _| ()));
+        let watch = move || Watch::new(pid.number() as u32, tree).run(&stop, |_, _| ());
+        // A reader that is dropped stops listening.
+        let threads = reader.and_then(|reader| {
+            thread::Builder::new().spawn_scoped(scope, watch).map(|watching| (reader, watching))
+        });
         let started = Instant::now();
         let how = supervise::wait(pid, witness.as_ref());
         drop(end);
-        let mut seen = watching.join().expect("a panic ends the process");
-        seen.processors = children_seconds() / started.elapsed().as_secs_f64().max(1e-9);
-        seen.touches = reader.map(Reader::finish);
+        let seen = threads.map_err(unwatched).map(|(reader, watching)| {
+            let mut seen = watching.join().expect("a panic ends the process");
+            seen.processors = children_seconds() / started.elapsed().as_secs_f64().max(1e-9);
+            seen.touches = reader.map(Reader::finish);
+            seen
+        });
         (how, seen)
     }))
 }

@@ -10,6 +10,7 @@
 //! from outside.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -88,11 +89,12 @@ impl Within {
         self.block.tree()
     }
 
-    /// Begins to listen, in a thread: after the program has started.
-    pub fn listen(&self) -> Reader {
+    /// Begins to listen, in a thread: after the program has started. Without a thread nothing is
+    /// recorded any more, so that the program waits for nobody.
+    pub fn listen(&self) -> io::Result<Reader> {
         let (tree, ring) = (self.tree(), self.block.ring().expect("there is one with a trace"));
         let (end, stop) = mpsc::channel::<()>();
-        let thread = thread::spawn(move || {
+        let listen = move || {
             let (mut touched, since, mut unfinished_since) = (Touched::new(), Instant::now(), None);
             let mut drain = |touched: &mut Touched| {
                 recorder::drain(ring, &mut unfinished_since, |words| {
@@ -114,8 +116,14 @@ impl Within {
                 thread::sleep(LOOK_EVERY);
             }
             touched.finish()
-        });
-        Reader { end, thread }
+        };
+        match thread::Builder::new().spawn(listen) {
+            Ok(thread) => Ok(Reader { end, thread }),
+            Err(e) => {
+                ring.close();
+                Err(e)
+            }
+        }
     }
 }
 

@@ -1,0 +1,48 @@
+//! The command where something is not to be had, or is other than it mostly is.
+//!
+//! Threads are not to be had where their stacks are larger than the address space: the standard
+//! library takes the size from RUST_MIN_STACK. A limit on processes would not bind root.
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::{Scratch, stderr, stdout, uzswap};
+
+/// 128 TiB, all that a process may have.
+const ADDRESS_SPACE_BYTES: u64 = 1 << 47;
+
+/// `uzswap` without threads, with a place for sockets of its own.
+fn without_threads(scratch: &Scratch) -> Command {
+    let mut command = uzswap();
+    command
+        .env("XDG_RUNTIME_DIR", scratch.directory())
+        .env("RUST_MIN_STACK", ADDRESS_SPACE_BYTES.to_string());
+    command
+}
+
+#[test]
+fn a_program_that_nobody_can_watch_runs_to_its_end() {
+    let scratch = Scratch::new();
+    for option in [&[][..], &["--from-outside"]] {
+        let mut command = without_threads(&scratch);
+        command.arg("estimate").args(option).args(["--", "sh", "-c", "echo done; exit 7"]);
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert_eq!((stdout(&output).as_str(), output.status.code()), ("done\n", Some(7)), "{said}");
+        assert!(said.contains("no estimate: cannot make a thread"), "{said}");
+    }
+}
+
+#[test]
+fn a_process_that_nobody_can_watch_is_left_alone() {
+    let scratch = Scratch::new();
+    let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let output =
+        without_threads(&scratch).args(["estimate", &program.id().to_string()]).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("no estimate: cannot make a thread"), "{said}");
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+}
