@@ -7,7 +7,7 @@ mod common;
 
 use std::process::{Command, Stdio};
 
-use common::{Scratch, stderr, stdout, uzswap};
+use common::{Scratch, eventually, stderr, stdout, uzswap};
 
 /// 128 TiB, all that a process may have.
 const ADDRESS_SPACE_BYTES: u64 = 1 << 47;
@@ -45,4 +45,19 @@ fn a_process_that_nobody_can_watch_is_left_alone() {
     assert!(said.contains("no estimate: cannot make a thread"), "{said}");
     drop(program.stdin.take());
     assert!(program.wait().unwrap().success());
+}
+
+#[test]
+fn runs_are_listed_without_threads() {
+    let scratch = Scratch::new();
+    let mut command = uzswap();
+    command.env("XDG_RUNTIME_DIR", scratch.directory());
+    command.args(["run", "--quiet", "--memory", "64M", "--", "cat"]).stdin(Stdio::piped());
+    let mut program = command.spawn().unwrap();
+    let socket = scratch.path(&format!("uzswap/{}.sock", program.id()));
+    eventually("a socket", || socket.exists());
+    let listed = without_threads(&scratch).args(["ps", "--json"]).output().unwrap();
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+    assert!(stdout(&listed).contains(&format!("\"run\": {}", program.id())), "{listed:?}");
 }

@@ -48,16 +48,22 @@ impl Runs {
             let ask = |stream| {
                 exchange::<RunState>(stream, &Request::List, Some(Instant::now() + PATIENCE))
             };
-            let threads: Vec<_> = connections
-                .iter()
-                .map(|(run, stream)| (*run, scope.spawn(move || ask(stream))))
-                .collect();
-            threads.into_iter().map(|(run, thread)| (run, thread.join())).collect()
+            let begin = |stream| {
+                thread::Builder::new().spawn_scoped(scope, move || ask(stream)).map_err(|_| stream)
+            };
+            let asked: Vec<_> =
+                connections.iter().map(|(run, stream)| (*run, begin(stream))).collect();
+            // Those for which there is no thread are asked by this one, one after the other.
+            let answer = |asked: Result<thread::ScopedJoinHandle<_>, _>| match asked {
+                Ok(thread) => thread.join().expect("a panic ends the process"),
+                Err(stream) => ask(stream),
+            };
+            asked.into_iter().map(|(run, asked)| (run, answer(asked))).collect()
         });
         let mut runs = Runs { states: Vec::new(), silent: found.silent, foreign: found.foreign };
         for (run, answer) in answers {
             match answer {
-                Ok(Ok(state)) => runs.states.push(state),
+                Ok(state) => runs.states.push(state),
                 _ => runs.silent.push(run),
             }
         }
