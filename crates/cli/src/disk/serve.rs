@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
@@ -100,11 +100,12 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
     }
     let (tell, told) = mpsc::channel();
     let by_signal = tell.clone();
-    thread::spawn(move || {
+    let wait_for_signals = move || {
         for signal in signals.forever() {
             let _ = by_signal.send(End::Signal(signal));
         }
-    });
+    };
+    thread::Builder::new().spawn(wait_for_signals).map_err(failed("no thread"))?;
     let child = start(&settings.command, &sockets.uri, &name, tell)?;
     let end = told.recv().unwrap_or(End::Signal(SIGTERM));
     // The names of the sockets go first: nobody connects to what is about to end.
@@ -163,14 +164,22 @@ fn start(
     for variable in ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
         command.env_remove(variable);
     }
-    let mut child = command.spawn().map_err(|e| match e.kind() {
+    // Before the command, which nobody would wait for without it.
+    let (gives, given) = mpsc::channel::<Child>();
+    let wait_for_end = move || {
+        if let Ok(mut child) = given.recv() {
+            let _ = tell.send(End::Command(child.wait()));
+        }
+    };
+    thread::Builder::new()
+        .spawn(wait_for_end)
+        .map_err(|e| Failure::environment(format!("no thread: {}", reason(&e))))?;
+    let child = command.spawn().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Failure::not_found(format!("{}: not found", program.display())),
         _ => Failure::not_executable(format!("{}: {}", program.display(), reason(&e))),
     })?;
     let pid = Pid::from_raw(child.id() as i32);
-    thread::spawn(move || {
-        let _ = tell.send(End::Command(child.wait()));
-    });
+    let _ = gives.send(child);
     Ok(Some(pid))
 }
 
