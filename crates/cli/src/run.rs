@@ -11,7 +11,7 @@
 //!                                 summary, notices, --stats, --report; then we end as it ended
 //! ```
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -244,19 +244,19 @@ pub fn begin(block: &ControlBlock, ticks: &TickWatch, memory_bytes: u64) {
     }
 }
 
-/// Our environment, with what the runtime needs, which it hides from the program again.
-fn environment(
-    program: &Program,
-    managed: Option<(&Path, &ControlBlock)>,
-) -> Vec<(OsString, OsString)> {
-    let is_ours =
-        |name: &OsString| name == CONTROL_FD_ENV || name == PROGRAM_ENV || name == PASSWORD;
-    let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
-    let Some((library, block)) = managed else { return variables };
-    variables.push((CONTROL_FD_ENV.into(), block.variable().into()));
+/// Our environment, with what the runtime needs, which it hides from the program again. Its entries
+/// are as they were given: some may be no variables.
+fn environment(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Vec<OsString> {
+    let is_ours = |entry: &OsString| {
+        [CONTROL_FD_ENV, PROGRAM_ENV, PASSWORD].iter().any(|name| value(entry, name).is_some())
+    };
+    let mut entries = crate::environment::entries();
+    entries.retain(|entry| !is_ours(entry));
+    let Some((library, block)) = managed else { return entries };
+    entries.push(variable(CONTROL_FD_ENV, block.variable().as_ref()));
     if program.takeover == Ok(Way::Boot) {
-        variables.push((PROGRAM_ENV.into(), program.path.clone().into()));
-        return variables;
+        entries.push(variable(PROGRAM_ENV, program.path.as_os_str()));
+        return entries;
     }
     let mut ours = OsString::new();
     // Libraries that have to be loaded before us.
@@ -265,28 +265,46 @@ fn environment(
         ours.push(":");
     }
     ours.push(library);
-    preload(&mut variables, ours);
-    variables
+    preload(&mut entries, ours);
+    entries
+}
+
+/// The entry of a variable.
+fn variable(name: &str, value: &OsStr) -> OsString {
+    let mut entry = OsString::from(name);
+    entry.push("=");
+    entry.push(value);
+    entry
+}
+
+/// The value of a variable, if the entry is of that one.
+fn value<'a>(entry: &'a OsStr, name: &str) -> Option<&'a OsStr> {
+    let rest = entry.as_bytes().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+    Some(OsStr::from_bytes(rest))
 }
 
 /// Has the loader load `ours` before what it would load.
-fn preload(variables: &mut Vec<(OsString, OsString)>, ours: OsString) {
+fn preload(entries: &mut Vec<OsString>, mut ours: OsString) {
+    let is_list = |entry: &OsString| value(entry, LD_PRELOAD).is_some();
     // Of several the loader takes the last. The library hides its entry in each, so the others go.
-    let mut left = variables.iter().filter(|(name, _)| name == LD_PRELOAD).count();
-    variables.retain(|(name, _)| {
-        left -= usize::from(name == LD_PRELOAD);
-        name != LD_PRELOAD || left == 0
+    let mut left = entries.iter().filter(|entry| is_list(entry)).count();
+    entries.retain(|entry| {
+        left -= usize::from(is_list(entry));
+        !is_list(entry) || left == 0
     });
     // The variable keeps its place if it is there: some programs show their environment in order.
-    match variables.iter_mut().find(|(name, _)| name == LD_PRELOAD) {
-        None => variables.push((LD_PRELOAD.into(), ours)),
-        Some((_, list)) => {
-            let mut longer = ours;
+    let there = entries.iter_mut().find_map(|entry| {
+        let list = value(entry, LD_PRELOAD)?.to_os_string();
+        Some((entry, list))
+    });
+    match there {
+        None => entries.push(variable(LD_PRELOAD, &ours)),
+        Some((entry, list)) => {
             if !list.is_empty() {
-                longer.push(":");
-                longer.push(&*list);
+                ours.push(":");
+                ours.push(list);
             }
-            *list = longer;
+            *entry = variable(LD_PRELOAD, &ours);
         }
     }
 }
@@ -376,11 +394,7 @@ fn prepare(
         .collect::<Result<Vec<CString>, _>>()?;
     let environment = environment(program, managed)
         .into_iter()
-        .map(|(mut name, value)| {
-            name.push("=");
-            name.push(value);
-            each(name.as_bytes())
-        })
+        .map(|entry| each(entry.as_bytes()))
         .collect::<Result<Vec<CString>, _>>()?;
     Ok(Prepared { executable: os::Executable::new(path, arguments, environment), shown })
 }
@@ -401,20 +415,19 @@ mod tests {
 
     #[test]
     fn the_library_is_in_the_list_that_the_loader_takes() {
-        let given = |text: &str| -> Vec<(OsString, OsString)> {
-            let variables = text.split_whitespace().filter_map(|v| v.split_once('='));
-            variables.map(|(name, value)| (name.into(), value.into())).collect()
-        };
+        let given =
+            |text: &str| -> Vec<OsString> { text.split_whitespace().map(OsString::from).collect() };
         for (before, after) in [
             ("A=1", "A=1 LD_PRELOAD=/our.so"),
             ("A=1 LD_PRELOAD= B=2", "A=1 LD_PRELOAD=/our.so B=2"),
             ("LD_PRELOAD=/a.so:/b.so B=2", "LD_PRELOAD=/our.so:/a.so:/b.so B=2"),
             ("LD_PRELOAD=/a.so A=1 LD_PRELOAD=/b.so B=2", "A=1 LD_PRELOAD=/our.so:/b.so B=2"),
             ("LD_PRELOADS=/a.so", "LD_PRELOADS=/a.so LD_PRELOAD=/our.so"),
+            ("LD_PRELOAD =x A=1", "LD_PRELOAD =x A=1 LD_PRELOAD=/our.so"),
         ] {
-            let mut variables = given(before);
-            preload(&mut variables, "/our.so".into());
-            assert_eq!(variables, given(after), "{before}");
+            let mut entries = given(before);
+            preload(&mut entries, "/our.so".into());
+            assert_eq!(entries, given(after), "{before}");
         }
     }
 }

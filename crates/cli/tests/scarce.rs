@@ -5,8 +5,11 @@
 
 mod common;
 
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
+use common::system::instead;
 use common::{Scratch, eventually, stderr, stdout, uzswap};
 
 /// 128 TiB, all that a process may have.
@@ -60,4 +63,19 @@ fn runs_are_listed_without_threads() {
     drop(program.stdin.take());
     assert!(program.wait().unwrap().success());
     assert!(stdout(&listed).contains(&format!("\"run\": {}", program.id())), "{listed:?}");
+}
+
+#[test]
+fn words_of_the_environment_that_are_no_variables_reach_the_program() {
+    let mut command = uzswap();
+    let library = CString::new(format!("UZSWAP_PRELOAD={}", common::library())).unwrap();
+    let own = CString::new(command.get_program().as_bytes()).unwrap();
+    let words = ["run", "--quiet", "--memory", "64M", "cat", "/proc/self/environ"];
+    let words = words.map(|word| CString::new(word).unwrap());
+    let entries = [c"WORD", c"", c"=odd", c"PATH=/bin:/usr/bin"].map(CString::from);
+    instead(&mut command, [own].into_iter().chain(words), entries.into_iter().chain([library]));
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let entries: Vec<&[u8]> = output.stdout.split(|b| *b == 0).collect();
+    assert_eq!(entries[..3], [&b"WORD"[..], b"", b"=odd"], "{output:?}");
 }

@@ -6,6 +6,7 @@
 //! calls take plain numbers or pointers to live locals.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -99,6 +100,28 @@ pub fn with_limit(command: &mut Command, resource: u32, value: u64) -> &mut Comm
     let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
     // SAFETY: one system call that reads a local.
     unsafe { command.pre_exec(move || check(libc::setrlimit(resource, &limit)).map(drop)) }
+}
+
+/// The process becomes `words` in this environment, whatever the command is: its entries need be no
+/// variables.
+pub fn instead(
+    command: &mut Command,
+    words: impl IntoIterator<Item = CString>,
+    entries: impl IntoIterator<Item = CString>,
+) {
+    let strings: [Vec<CString>; 2] = [words.into_iter().collect(), entries.into_iter().collect()];
+    // As numbers, which may go to another process. The strings stay where they are.
+    let addresses = strings.each_ref().map(|strings| -> Vec<usize> {
+        strings.iter().map(|s| s.as_ptr().expose_provenance()).chain([0]).collect()
+    });
+    // SAFETY: one system call, on live strings and on arrays of their addresses that end with zero.
+    unsafe {
+        command.pre_exec(move || {
+            let [argv, envp] = addresses.each_ref().map(|a| a.as_ptr().cast());
+            libc::execve(strings[0][0].as_ptr(), argv, envp);
+            Err(io::Error::last_os_error())
+        });
+    }
 }
 
 /// userfaultfd fails with EPERM, as under the seccomp profile that containers have by default.
