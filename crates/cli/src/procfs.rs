@@ -22,6 +22,11 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
+/// The beginning of a text, of so many bytes at most, without the half of a character.
+pub fn beginning(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}
+
 /// The value of a line such as `Zswap:  12 kB`.
 pub fn kib_of(path: &str, key: &str) -> u64 {
     value_of(&fs::read_to_string(path).unwrap_or_default(), key)

@@ -22,7 +22,7 @@ use uzswap::control::{CONTROL_FD_ENV, Mechanism, PROGRAM_ENV};
 
 use crate::Failure;
 use crate::console;
-use crate::control::{Run, Server};
+use crate::control::{self, Run, Server};
 use crate::governor;
 use crate::mechanism::{Probe, Refusal, is_filtered};
 use crate::observe::clock::TickWatch;
@@ -193,7 +193,7 @@ impl Company<'_> {
                 id,
                 tree: block.tree(),
                 control_fd: block.fd(),
-                command: command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+                command: control::words(command),
                 started: self.watched.started,
             })
         });

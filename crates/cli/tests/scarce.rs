@@ -79,3 +79,25 @@ fn words_of_the_environment_that_are_no_variables_reach_the_program() {
     let entries: Vec<&[u8]> = output.stdout.split(|b| *b == 0).collect();
     assert_eq!(entries[..3], [&b"WORD"[..], b"", b"=odd"], "{output:?}");
 }
+
+#[test]
+fn a_run_with_a_very_long_command_line_is_listed() {
+    let scratch = Scratch::new();
+    let mut command = uzswap();
+    command.env("XDG_RUNTIME_DIR", scratch.directory());
+    command.args(["run", "--quiet", "--memory", "64M", "--", "sh", "-c", "cat", "long"]);
+    // Each byte takes six in JSON.
+    let mut program =
+        command.args(vec!["\x01".repeat(100_000); 12]).stdin(Stdio::piped()).spawn().unwrap();
+    let socket = scratch.path(&format!("uzswap/{}.sock", program.id()));
+    eventually("a socket", || socket.exists());
+    let listed =
+        uzswap().args(["ps", "--json"]).env("XDG_RUNTIME_DIR", scratch.directory()).output();
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+    let listed: serde_json::Value = serde_json::from_slice(&listed.unwrap().stdout).unwrap();
+    let runs = listed["runs"].as_array().unwrap();
+    let run = runs.iter().find(|run| run["run"] == program.id()).expect("it is silent");
+    assert_eq!(run["command"][2], "cat");
+    assert_eq!(run["command"].as_array().unwrap().last().unwrap(), "...");
+}

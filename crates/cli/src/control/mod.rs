@@ -30,6 +30,6 @@ pub use commands::{
     BringInArguments, PsArguments, ReclaimArguments, SetArguments, bring_in, ps, reclaim, set,
 };
 pub use directory::{existing as directories, open as open_directory};
-pub use run::Run;
+pub use run::{Run, words};
 pub use server::Server;
 pub use top::{TopArguments, top};

@@ -1,11 +1,19 @@
 //! A run, as its server and its governor see it: the processes, and the memory that they share.
 
+use std::ffi::OsString;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use uzswap::control::{Slot, Tree};
 
 use super::state::{self, PAGE_BYTES, ProcessState, RunState};
+use crate::procfs::beginning;
+
+/// The most bytes of a command line that are told: as many as the kernel allows in one argument. A
+/// byte takes six in JSON at most, so a reply has room for it beside a full table of processes.
+const COMMAND_BYTES: usize = 128 << 10;
+/// Stands for the words of a command line that are not told.
+const MORE: &str = "...";
 
 /// One `uzswap run` and its processes.
 #[derive(Clone)]
@@ -15,8 +23,28 @@ pub struct Run {
     pub id: u32,
     pub tree: &'static Tree,
     pub control_fd: i32,
+    /// See [`words`].
     pub command: Vec<String>,
     pub started: Instant,
+}
+
+/// The words of a command line, as far as they are told: a reply that is too long would be none.
+pub fn words(command: &[OsString]) -> Vec<String> {
+    let (mut words, mut left) = (Vec::new(), COMMAND_BYTES);
+    for word in command {
+        let word = word.to_string_lossy();
+        let told = beginning(&word, left);
+        if left > 0 && (!told.is_empty() || word.is_empty()) {
+            words.push(told.to_string());
+        }
+        if left == 0 || told.len() < word.len() {
+            words.push(MORE.to_string());
+            break;
+        }
+        // A word has its end, too.
+        left = left.saturating_sub(told.len() + 1);
+    }
+    words
 }
 
 /// The limit, and the memory that nobody holds.
@@ -47,5 +75,35 @@ impl Run {
     /// The processes that are there.
     pub fn live(&self) -> impl Iterator<Item = (u32, &'static Slot)> {
         state::live(self.tree, self.control_fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::{REPLY_BYTES, reply_line};
+    use super::*;
+
+    #[test]
+    fn the_longest_command_line_has_room_in_a_reply() {
+        let of = |word: &str, count: usize| words(&vec![OsString::from(word); count]);
+        assert_eq!(of("prog", 2), ["prog", "prog"]);
+        assert_eq!(of("", 2), ["", ""]);
+        assert_eq!(words(&[]), [""; 0]);
+        // The longest in JSON: a byte that it escapes, in one word and in words of their own.
+        for (word, count) in
+            [("\x01".repeat(2 << 20), 1), ("\x01".into(), 3 << 20), ("".into(), 6 << 20)]
+        {
+            let command = of(&word, count);
+            assert_eq!(command.last().map(String::as_str), Some(MORE));
+            let run = RunState { command, ..RunState::default() };
+            assert!(reply_line(Ok(run)).len() < REPLY_BYTES / 2, "{count}");
+        }
+        // A character is told whole or not at all.
+        let told = of(&"\u{e4}".repeat(COMMAND_BYTES), 1);
+        assert_eq!((told[0].len(), told.len()), (COMMAND_BYTES, 2));
+        let told = of(&format!("x{}", "\u{e4}".repeat(COMMAND_BYTES)), 1);
+        assert_eq!(told[0].len(), COMMAND_BYTES - 1);
+        // One that has just room is whole.
+        assert_eq!(of(&"x".repeat(COMMAND_BYTES), 1).len(), 1);
     }
 }

@@ -24,6 +24,7 @@ use super::client::Runs;
 use super::commands::fault_rates;
 use super::state::{ProcessState, RunState};
 use crate::duration;
+use crate::procfs::beginning;
 use crate::size::human;
 use crate::{Failure, program::reason};
 
@@ -32,6 +33,8 @@ const HISTORY_MOST: usize = 512;
 /// The time between two looks for keys and signals.
 const POLL: Duration = Duration::from_millis(100);
 const SHORTEST_DELAY: Duration = Duration::from_millis(100);
+/// Columns that a run's command line has at least, on a screen too narrow for it and the figures.
+const COMMAND_LEAST: usize = 12;
 /// Lines of a graph.
 const GRAPH_LINES: u16 = 3;
 
@@ -181,15 +184,19 @@ impl Screen {
         let parts = [Constraint::Length(1), Constraint::Length(GRAPH_LINES), Constraint::Min(0)];
         let [head, graph, table] = Layout::vertical(parts).areas(area);
         let used = run.used_bytes();
-        let title = format!(
-            "run {}  {}  {} of {} ({} %)  {}",
-            run.run,
-            run.command.join(" "),
-            human(used),
-            human(run.limit_bytes),
-            share(used, run.limit_bytes) / 10,
-            clock(run.age),
+        let (name, figures) = (
+            format!("run {}  ", run.run),
+            format!(
+                "  {} of {} ({} %)  {}",
+                human(used),
+                human(run.limit_bytes),
+                share(used, run.limit_bytes) / 10,
+                clock(run.age),
+            ),
         );
+        // However long the command line is, the figures are seen.
+        let room = usize::from(head.width).saturating_sub(name.len() + figures.len());
+        let title = name + &cut(&run.command.join(" "), room.max(COMMAND_LEAST)) + &figures;
         frame.render_widget(
             Paragraph::new(title).style(Style::new().add_modifier(Modifier::REVERSED)),
             head,
@@ -224,6 +231,27 @@ impl Screen {
         let share = format!("{}.{} %", share / 10, share % 10);
         Row::new(cells.into_iter().chain([share]).map(Cell::from))
     }
+}
+
+/// The beginning of a text, of so many columns at most.
+fn cut(text: &str, columns: usize) -> String {
+    const MORE: &str = "...";
+    let width = |text: &str| Span::raw(text).width();
+    // No character takes more than four bytes and fewer than one column, but for those that join
+    // others; of these some are left out.
+    let text = beginning(text, 4 * (columns + 1));
+    if width(text) <= columns {
+        return text.to_string();
+    }
+    let mut shown = String::new();
+    for c in text.chars() {
+        shown.push(c);
+        if width(&shown) + MORE.len() > columns {
+            shown.pop();
+            break;
+        }
+    }
+    shown + MORE
 }
 
 /// Thousandths of a limit.
@@ -297,6 +325,21 @@ mod tests {
         for word in ["256 MiB of 512 MiB (50 %)", "1:01:01", "201", "100 MiB", "2.0x", "25.0 %"] {
             assert!(text.contains(word), "no '{word}' in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_long_command_line_leaves_the_figures_on_the_screen() {
+        let mut screen = Screen::default();
+        for word in ["x".repeat(200_000), "\u{4e2d}".repeat(9000), "\u{301}".repeat(9000)] {
+            let mut runs = found(1, 2);
+            runs.states[0].command.push(word);
+            screen.look(runs, Duration::from_secs(1));
+            let text = drawn(&screen, 100, 20);
+            assert!(text.contains("run 100  /usr/bin/python3 x.py "), "{text}");
+            assert!(text.contains("256 MiB of 512 MiB (50 %)  1:01:01"), "{text}");
+        }
+        assert_eq!(cut("python3 x.py", 12), "python3 x.py");
+        assert_eq!(cut("python3 xx.py", 12), "python3 x...");
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! policy in the head forbids everything from outside. Without scripts the figures and tables are
 //! there, the plots are not.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -24,10 +25,13 @@ use super::outcome::{Outcome, Told, settings_json};
 use super::sampler::{Sample, Seen, Series};
 use crate::machine::{machine, utc};
 use crate::os::{self, How};
+use crate::procfs::beginning;
 use crate::size::{PAGE_BYTES, grouped, human};
 
 /// Processes in the table; of more only the largest are shown.
 const ROWS_MAX: usize = 200;
+/// Bytes of the program's command line that are shown: a screen full of it.
+const COMMAND_BYTES_MAX: usize = 4096;
 
 /// Whether the file can be made. Nothing is left: a run that is killed leaves no half of a page.
 pub fn try_path(path: &Path) -> io::Result<()> {
@@ -50,7 +54,7 @@ pub fn write(path: &Path, html: &str) -> io::Result<()> {
 
 fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut beside = std::ffi::OsString::from(".");
+    let mut beside = OsString::from(".");
     beside.push(name);
     beside.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(beside);
@@ -66,8 +70,7 @@ fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
 }
 
 pub fn render(outcome: &Outcome, told: &Told, series: &Series) -> String {
-    let command: Vec<_> = outcome.command.iter().map(|a| a.to_string_lossy()).collect();
-    let command = escape(&command.join(" "));
+    let command = escape(&command_line(outcome.command));
     let latency =
         FaultKind::ALL.map(|kind| outcome.tree.map(|t| t.latency(kind)).unwrap_or_default());
     let mut html = format!(
@@ -91,6 +94,19 @@ pub fn render(outcome: &Outcome, told: &Told, series: &Series) -> String {
         include_str!("page.js")
     );
     html
+}
+
+/// The words of a command line, as far as a heading has room for them.
+fn command_line(command: &[OsString]) -> String {
+    let mut line = String::new();
+    for word in command {
+        line += if line.is_empty() { "" } else { " " };
+        line += &word.to_string_lossy();
+        if line.len() > COMMAND_BYTES_MAX {
+            return beginning(&line, COMMAND_BYTES_MAX).to_string() + "...";
+        }
+    }
+    line
 }
 
 fn head(html: &mut String, outcome: &Outcome, told: &Told) {

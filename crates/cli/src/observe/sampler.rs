@@ -15,6 +15,7 @@ use uzswap::control::{Counter, Mechanism, Tree};
 use uzswap::latency::FaultKind;
 
 use super::Watched;
+use crate::procfs::beginning;
 use crate::size::PAGE_BYTES;
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
@@ -22,6 +23,7 @@ const SAMPLES_MAX: usize = 1000;
 /// Processes that are remembered; beyond twice as many the smallest of those that ended are
 /// forgotten.
 const PROCESSES_MAX: usize = 500;
+/// Bytes of a command line that are shown.
 const COMMAND_BYTES_MAX: usize = 300;
 
 /// The run at one moment. Pages are of 4 KiB.
@@ -213,13 +215,20 @@ fn thin(samples: &mut Vec<Sample>) {
 
 /// The program and its arguments, as far as they are readable.
 fn command_of(pid: u32) -> String {
-    let mut bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    while bytes.last() == Some(&0) {
-        bytes.pop();
+    command_in(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
+}
+
+fn command_in(mut words: &[u8]) -> String {
+    while let Some(rest) = words.strip_suffix(b"\0") {
+        words = rest;
     }
-    bytes.truncate(COMMAND_BYTES_MAX);
-    bytes.iter_mut().filter(|b| **b == 0).for_each(|b| *b = b' ');
-    if bytes.is_empty() { "?".to_string() } else { String::from_utf8_lossy(&bytes).into_owned() }
+    // As many bytes more as a character has at most, so that the last one is whole.
+    let text = String::from_utf8_lossy(&words[..words.len().min(COMMAND_BYTES_MAX + 4)]);
+    match beginning(&text, COMMAND_BYTES_MAX).replace('\0', " ") {
+        empty if empty.is_empty() => "?".to_string(),
+        shown if shown.len() < text.len() => shown + "...",
+        whole => whole,
+    }
 }
 
 #[cfg(test)]
@@ -245,6 +254,20 @@ mod tests {
         assert!(at_ms > 24 * 3600 * 1000, "{at_ms} ms");
         assert!(series.samples.is_sorted_by_key(|s| s.at_ms));
         assert!(series.samples.iter().any(|s| s.used_pages == 5000), "the peak is still there");
+    }
+
+    #[test]
+    fn a_long_command_line_ends_with_a_whole_character() {
+        assert_eq!(command_in(b"prog\0-x\0\0\0"), "prog -x");
+        assert_eq!(command_in(b"\0"), "?");
+        for shift in ["", "x"] {
+            let long = format!("{shift}{}", "\u{e4}".repeat(COMMAND_BYTES_MAX));
+            let shown = command_in(long.as_bytes());
+            assert!(
+                shown.ends_with("\u{e4}...") && shown.len() <= COMMAND_BYTES_MAX + 3,
+                "{shown}"
+            );
+        }
     }
 
     #[test]
