@@ -13,21 +13,19 @@
 //!   no policy here does;
 //! - no page is held, locked, shared by fork or huge, and ageing out takes no time;
 //! - limbo's target is a part of the limit, which includes the pool. Here the pool is taken to have
-//!   60 % of it.
+//!   the share of it that the pager begins with ([`POOL_FIRST_PERCENT`]).
 
 use uzswap::policy::limbo::Limbo;
 use uzswap::policy::trail::{Run, Trail};
 use uzswap::policy::{
-    DIRECT_PAGES, SWEEP_PAGES, batch_pages, limbo_slots, limbo_target, next_window, sweeps_first,
+    DIRECT_PAGES, POOL_FIRST_PERCENT, SWEEP_PAGES, batch_pages, limbo_slots, limbo_target,
+    next_window, sweeps_first,
 };
 use uzswap::region::Heat;
 
 use super::sequence::Policy;
 
 const PAGE_SHIFT: u32 = 12;
-/// The pool's part of the limit, in percent, in place of the pager's, which adapts. The simulated
-/// pages are the rest of the limit.
-const POOL_PERCENT: usize = 60;
 /// No slot of limbo.
 const NO_SLOT: u32 = u32::MAX;
 
@@ -80,9 +78,17 @@ impl Stream {
     }
 }
 
+/// The limit of which so many pages are the part for pages as they are. The pool's part stays as it
+/// begins, in place of the pager's, which adapts.
+fn limit_of(pages: usize) -> usize {
+    pages * 100 / (100 - POOL_FIRST_PERCENT as usize)
+}
+
 impl Own {
     pub fn new(lives: usize, pages: usize) -> Own {
-        let limit = pages * 100 / (100 - POOL_PERCENT);
+        // Where all pages fit none goes, however much larger the memory is.
+        let pages = pages.min(lives.max(1));
+        let limit = limit_of(pages);
         let slots = limbo_slots(limit);
         let mut limbo = Limbo::new();
         limbo.init(slots, 0).expect("memory for the simulation");
@@ -334,8 +340,10 @@ mod tests {
     #[test]
     fn limbo_fills_to_its_target_and_memory_is_never_exceeded_but_by_hits() {
         let mut own = Own::new(10 * PAGES, PAGES);
-        let target = limbo_target(PAGES as i64 * 100 / 40, limbo_slots(PAGES * 100 / 40));
-        assert_eq!((own.target, target), (250, 250));
+        // Three quarters of the limit are for the pool, as the pager begins.
+        let limit = 4 * PAGES;
+        assert_eq!(own.limit, limit as i64);
+        assert_eq!((own.target, limbo_target(limit as i64, limbo_slots(limit))), (400, 400));
         for page in 0..8 * PAGES as u32 {
             touch(&mut own, [page]);
             assert!(own.used() <= PAGES, "{page}: {}", own.used());
@@ -367,12 +375,21 @@ mod tests {
     }
 
     #[test]
+    fn a_memory_larger_than_all_pages_takes_no_more_than_they_need() {
+        let mut own = Own::new(PAGES, 1 << 32);
+        assert!(own.limbo.peek_free(usize::MAX).is_some_and(|free| free.count < 8 * PAGES));
+        touch(&mut own, 0..PAGES as u32);
+        assert_eq!(touch(&mut own, 0..PAGES as u32), PAGES);
+    }
+
+    #[test]
     fn who_goes_round_through_two_memories_finds_a_part_there() {
         let mut own = Own::new(2 * PAGES, PAGES);
         let rounds: Vec<usize> = (0..12).map(|_| touch(&mut own, 0..2 * PAGES as u32)).collect();
-        // A sixth of this small memory is limbo, another one the trail.
+        // A quarter of this small memory is limbo, which such a loop goes through in vain. The
+        // trail is what is found.
         assert!(
-            rounds[1] < PAGES / 4 && rounds[4..].iter().sum::<usize>() > 8 * PAGES / 4,
+            rounds[1] < PAGES / 4 && rounds[4..].iter().sum::<usize>() > 8 * PAGES / 8,
             "{rounds:?}"
         );
     }
