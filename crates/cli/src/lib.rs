@@ -64,6 +64,7 @@ mod supervise;
 #[cfg(test)]
 mod tables;
 mod trace;
+mod written;
 
 pub use failure::Failure;
 

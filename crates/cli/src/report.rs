@@ -16,6 +16,7 @@ use crate::program::reason;
 use crate::remote::valkey::address::is_one as is_values;
 use crate::settings::{Backing, RunSettings};
 use crate::size::{PAGE_BYTES, grouped, human};
+use crate::written;
 
 /// The part of the limit by which a run may pass it without a warning.
 const SLACK_PART: u64 = 64;
@@ -99,7 +100,8 @@ struct Numbers {
     peak_used_bytes: u64,
     peak_needed_bytes: u64,
     faults: u64,
-    written_back_pages: u64,
+    /// Written back from the pool, or straight to the store.
+    written_pages: u64,
     unmanaged: u64,
 }
 
@@ -115,7 +117,7 @@ impl Numbers {
             // A program cannot have needed less than it held.
             peak_needed_bytes: peak(&tree.peak_needed_pages).max(peak_used_bytes),
             faults: tree.total(Counter::Faults),
-            written_back_pages: tree.total(Counter::WrittenBackPages),
+            written_pages: written::pages(|counter| tree.total(counter)),
             unmanaged: tree.total(Counter::UnmanagedExecs),
         }
     }
@@ -172,12 +174,13 @@ fn summary(numbers: Option<&Numbers>, memory_bytes: u64, last_bytes: Option<u64>
             format!("{how}: peak {peak} of {memory}{}", n.besides())
         }
         Some(n) => format!(
-            "peak {} of {memory} for {} ({:.1}x), {} faults, {} pages written back{}",
+            "peak {} of {memory} for {} ({:.1}x), {} faults, {} pages written to the \
+             store{}",
             human(n.peak_used_bytes),
             human(n.peak_needed_bytes),
             n.ratio(),
             grouped(n.faults),
-            grouped(n.written_back_pages),
+            grouped(n.written_pages),
             n.besides()
         ),
     }
@@ -469,12 +472,13 @@ mod tests {
             peak_used_bytes: 498 * MIB,
             peak_needed_bytes: 1946 * MIB,
             faults: 123_456,
-            written_back_pages: 78_901,
+            written_pages: 78_901,
             unmanaged: 0,
         };
         assert_eq!(
             summary(Some(&n), 512 * MIB, Some(512 * MIB)),
-            "peak 498 MiB of 512 MiB for 1.9 GiB (3.9x), 123 456 faults, 78 901 pages written back"
+            "peak 498 MiB of 512 MiB for 1.9 GiB (3.9x), 123 456 faults, 78 901 pages written to \
+             the store"
         );
         n.activations = 0;
         assert_eq!(summary(Some(&n), 512 * MIB, Some(0)), "fitted: peak 498 MiB of 512 MiB");
@@ -501,9 +505,21 @@ mod tests {
         let n = Numbers { activations: 1, unmanaged: 1, ..n };
         assert!(
             summary(Some(&n), 512 * MIB, None)
-                .ends_with("back, without a program that ran unmanaged")
+                .ends_with("store, without a program that ran unmanaged")
         );
         assert_eq!(Numbers::default().ratio(), 1.0);
+    }
+
+    #[test]
+    fn the_summary_counts_incompressible_pages_that_went_to_the_store() {
+        let block = ControlBlock::create(&Settings::new()).unwrap();
+        let slot = block.tree().claim(1).unwrap();
+        slot.add(Counter::Processes, 1);
+        slot.add(Counter::Activations, 1);
+        slot.add(Counter::RejectPoor, 700);
+        slot.add(Counter::WrittenBackPages, 5);
+        let text = summary(Some(&Numbers::of(block.tree())), 512 * MIB, None);
+        assert!(text.ends_with(" 705 pages written to the store"), "{text}");
     }
 
     fn settings() -> RunSettings {

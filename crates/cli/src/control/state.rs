@@ -15,6 +15,7 @@ use super::sight::waits_for_turn;
 use crate::os;
 use crate::procfs::{anonymous_bytes, printable};
 use crate::size::{grouped, human};
+use crate::written;
 
 pub use crate::size::PAGE_BYTES;
 
@@ -108,7 +109,7 @@ impl ProcessState {
             resident_bytes: anonymous.saturating_sub(pool_bytes),
             pool_bytes,
             kept_bytes: of_pool(Counter::KeptBytes),
-            written_bytes: slot.get(Counter::WrittenBackPages) * PAGE_BYTES,
+            written_bytes: written::pages(|counter| slot.get(counter)) * PAGE_BYTES,
             used_bytes: if is_active { pages(&slot.used_pages) } else { anonymous },
             needed_bytes: if is_active { pages(&slot.needed_pages) } else { anonymous },
             faults: slot.get(Counter::Faults),

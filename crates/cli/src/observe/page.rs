@@ -27,6 +27,7 @@ use crate::machine::{machine, utc};
 use crate::os::{self, How};
 use crate::procfs::beginning;
 use crate::size::{PAGE_BYTES, grouped, human};
+use crate::written;
 
 /// Processes in the table; of more only the largest are shown.
 const ROWS_MAX: usize = 200;
@@ -139,7 +140,7 @@ fn figures(html: &mut String, outcome: &Outcome, told: &Told, latency: &[Histogr
         ("needed without uzswap", human(told.peak_needed_bytes)),
         ("saved", format!("{:.1}×", told.ratio)),
         ("faults", grouped(total(Counter::Faults))),
-        ("written to the store", human(total(Counter::WrittenBackPages) * PAGE_BYTES)),
+        ("written to the store", human(written::pages(total) * PAGE_BYTES)),
         ("read back", human(total(Counter::ReadBackPages) * PAGE_BYTES)),
         ("processes", grouped(total(Counter::Processes))),
     ];

@@ -17,6 +17,7 @@ use uzswap::latency::FaultKind;
 use super::Watched;
 use crate::procfs::beginning;
 use crate::size::PAGE_BYTES;
+use crate::written;
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLES_MAX: usize = 1000;
@@ -132,7 +133,7 @@ impl<'a> Sampler<'a> {
             limit_pages: pages(&tree.limit_pages),
             used_pages: pages(&tree.used_pages),
             needed_pages: pages(&tree.needed_pages),
-            written_pages: tree.total(Counter::WrittenBackPages),
+            written_pages: written::pages(|counter| tree.total(counter)),
             read_pages: tree.total(Counter::ReadBackPages),
             faults: FaultKind::ALL.map(|kind| tree.latency.count(kind)),
             ..Sample::default()
