@@ -454,7 +454,7 @@ pub fn stats_help() -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::os::ControlBlock;
     use crate::os::End;
@@ -522,7 +522,7 @@ mod tests {
         assert!(text.ends_with(" 705 pages written to the store"), "{text}");
     }
 
-    fn settings() -> RunSettings {
+    pub fn settings() -> RunSettings {
         RunSettings {
             memory_bytes: 512 * MIB,
             memory_origin: "--memory".to_string(),

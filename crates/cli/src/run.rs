@@ -165,7 +165,7 @@ fn become_program(
             Err(refused(&program.shown, &becoming.exec(&program.executable)))
         }
         Side::Supervisor(mut other) => {
-            if other.has_begun() {
+            if let Some(company) = company.of(other.has_begun()) {
                 let _ = company.attend(other.pid(), true, || other.wait());
             }
             Ok(0)
@@ -182,7 +182,18 @@ struct Company<'a> {
     watched: Watched<'a>,
 }
 
-impl Company<'_> {
+impl<'a> Company<'a> {
+    /// A supervisor's company, if the program has begun. If not, the process that was to be the
+    /// program gives back what the run has taken: a store on servers, names of sockets. Two that do
+    /// it would talk at a time over the same connections.
+    fn of(self, has_begun: bool) -> Option<Company<'a>> {
+        if has_begun {
+            return Some(self);
+        }
+        std::mem::forget(self);
+        None
+    }
+
     /// Attends to the program while `wait` waits for its end, and reports. From here on there are
     /// threads. `id`: the number by which the run is known. `lingers`: attends to processes that
     /// the program has left behind, too, until the last has gone.
@@ -412,6 +423,58 @@ fn refused(shown: &str, e: &std::io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remote::Kept;
+    use std::sync::atomic::AtomicBool;
+
+    /// A store that notes that it was given up, as one on servers does when it is dropped.
+    #[derive(Debug)]
+    struct Noted(Arc<AtomicBool>);
+
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    impl Kept for Noted {
+        fn put(&self, _: &mut uzswap::control::Settings) {}
+        fn claim(&mut self) -> Result<(), String> {
+            Ok(())
+        }
+        fn beat(&mut self, _: &Run) {}
+        fn give_back(&mut self, _: usize) -> bool {
+            true
+        }
+        fn release(&mut self, _: bool) -> Result<(), String> {
+            Ok(())
+        }
+        fn shown(&self) -> String {
+            String::new()
+        }
+    }
+
+    #[test]
+    fn of_two_processes_one_gives_back_the_store_of_a_program_that_could_not_begin() {
+        let arguments =
+            RunArguments { options: RawOptions::default(), command: vec!["prog".into()] };
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let company = || {
+            let kept = Box::new(Noted(is_given_up.clone()));
+            let store = Some(Backing::Servers(Some(kept), String::new()));
+            let settings = RunSettings { store, ..crate::report::tests::settings() };
+            let watched = Watched {
+                tree: None,
+                memory_bytes: 1 << 30,
+                started: Instant::now(),
+                started_at: SystemTime::now(),
+            };
+            Company { settings, block: None, arguments: &arguments, watched }
+        };
+        assert!(company().of(false).is_none());
+        assert!(!is_given_up.load(Ordering::Relaxed), "both talk to the servers");
+        assert!(company().of(true).is_some());
+        assert!(is_given_up.load(Ordering::Relaxed));
+    }
 
     #[test]
     fn the_library_is_in_the_list_that_the_loader_takes() {
