@@ -4,9 +4,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use uzswap::sys::file;
 
 use crate::Failure;
 use crate::os::{self, FileSystem};
@@ -18,18 +21,44 @@ pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 // ---------------------------------------------------------------- the store
 
 /// Makes a file without a name.
-fn open_unnamed(directory: &Path, flags: i32) -> io::Result<File> {
+fn open_unnamed(directory: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .write(true)
         .mode(0o600)
-        .custom_flags(libc::O_TMPFILE | flags)
+        .custom_flags(libc::O_TMPFILE)
         .open(directory)
+}
+
+/// The way for file systems without O_TMPFILE (overlay on old kernels, NFS, 9p), as the store goes
+/// it: a random name that exists for a moment. One that is left, by a process that was killed in
+/// that moment, is in nobody's way.
+fn create_and_unlink(directory: &Path) -> io::Result<File> {
+    let mut random = [0u8; 12];
+    file::fill_random(&mut random).map_err(|e| io::Error::from_raw_os_error(e.0))?;
+    let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = directory.join(format!(".uzswap-{digits}"));
+    let file =
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// A file without a name, as the store makes it.
+fn open_store_file(directory: &Path) -> io::Result<File> {
+    /// Errors of file systems without O_TMPFILE, and of kernels that take it for O_DIRECTORY.
+    const WITHOUT: [i32; 4] = [libc::EOPNOTSUPP, libc::EISDIR, libc::ENOENT, libc::EINVAL];
+    match open_unnamed(directory) {
+        Err(e) if e.raw_os_error().is_some_and(|errno| WITHOUT.contains(&errno)) => {
+            create_and_unlink(directory)
+        }
+        other => other,
+    }
 }
 
 /// Whether writes can bypass the page cache, which would count against the memory limit.
 pub fn takes_direct_io(directory: &Path) -> bool {
-    open_unnamed(directory, libc::O_DIRECT).is_ok()
+    open_store_file(directory).is_ok_and(|file| file::set_direct(file.as_raw_fd(), true).is_ok())
 }
 
 /// Tries a directory for the backing store by doing what the store does: a file without a name, and
@@ -40,25 +69,7 @@ pub fn try_store(directory: &Path) -> io::Result<FileSystem> {
     }
     let bytes = [0xa5u8; 65536];
     os::within_file_size(bytes.len())?;
-    let file = match open_unnamed(directory, 0) {
-        // File systems without O_TMPFILE (overlay on old kernels, NFS, 9p) can make a file and
-        // unlink it.
-        Err(e)
-            if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) =>
-        {
-            let path = directory.join(format!(".uzswap-{}", std::process::id()));
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&path)?;
-            fs::remove_file(&path)?;
-            file
-        }
-        other => other?,
-    };
-    file.write_all_at(&bytes, 0)?;
+    open_store_file(directory)?.write_all_at(&bytes, 0)?;
     FileSystem::of(directory)
 }
 
@@ -231,6 +242,23 @@ mod tests {
             Ok(directory) => assert_ne!(directory, Path::new("/dev/shm")),
             Err(why) => assert!(why.contains("/dev/shm is a tmpfs"), "{why}"),
         }
+    }
+
+    #[test]
+    fn a_file_that_a_killed_run_has_left_is_in_nobodys_way() {
+        let path = std::env::temp_dir().join(format!("uzswap-left-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let left = path.join(format!(".uzswap-{}", std::process::id()));
+        fs::write(&left, "").unwrap();
+        for _ in 0..3 {
+            create_and_unlink(&path).unwrap().write_all_at(b"x", 0).unwrap();
+        }
+        assert_eq!(takes_direct_io(&path), {
+            let file = create_and_unlink(&path).unwrap();
+            file::set_direct(file.as_raw_fd(), true).is_ok()
+        });
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "and none is added");
+        fs::remove_dir_all(&path).unwrap();
     }
 
     #[test]
