@@ -85,7 +85,7 @@ fn bad(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) 
 pub fn run(arguments: DoctorArguments) -> Result<u8, Failure> {
     let env = |name: &str| std::env::var_os(name);
     let probe = Probe::run();
-    let budget = Budget::read().map_err(Failure::environment)?;
+    let budget = Budget::read();
     let preload = place::find_preload(&env);
     let mut checks = vec![architecture(), kernel()];
     checks.extend(mechanisms(&probe));
@@ -110,7 +110,7 @@ pub fn run(arguments: DoctorArguments) -> Result<u8, Failure> {
         let mechanism = probe.choose().ok().map(Mechanism::name);
         console::print(&format!(
             "{:#}\n",
-            as_json(&checks, works, mechanism, budget.default_memory_bytes())
+            as_json(&checks, works, mechanism, budget.ok().map(|b| b.default_memory_bytes()))
         ))?;
     } else {
         console::print(&as_text(&checks, works))?;
@@ -132,7 +132,13 @@ fn as_text(checks: &[Check], works: bool) -> String {
     }
 }
 
-fn as_json(checks: &[Check], works: bool, mechanism: Option<&str>, memory_bytes: u64) -> Value {
+/// `memory_bytes`: the limit without an option, if it can be known.
+fn as_json(
+    checks: &[Check],
+    works: bool,
+    mechanism: Option<&str>,
+    memory_bytes: Option<u64>,
+) -> Value {
     let checks: Vec<Value> = checks
         .iter()
         .map(|c| {
@@ -277,8 +283,12 @@ fn debugger(probe: &Probe) -> Check {
     good("debugger", format!("for gdb, in ~/.gdbinit: handle {signal} nostop noprint pass"))
 }
 
-fn memory(budget: &Budget) -> Check {
+fn memory(budget: &Result<Budget, String>) -> Check {
     const NAME: &str = "memory";
+    let budget = match budget {
+        Ok(budget) => budget,
+        Err(why) => return bad(NAME, why, "mount /proc"),
+    };
     let bytes = budget.default_memory_bytes();
     let (from, kind) = match &budget.group {
         Some(group) => {
@@ -571,7 +581,7 @@ mod tests {
         let text = as_text(&checks, false);
         assert!(text.contains("ok    one") && text.contains("FAIL  three"), "{text}");
         assert!(text.contains("-> do that") && text.ends_with("does not work here\n"), "{text}");
-        let json = as_json(&checks, false, None, 5);
+        let json = as_json(&checks, false, None, Some(5));
         assert_eq!(
             json["checks"][2],
             json!({"name": "three", "verdict": "fail", "found": "broken", "remedy": "do that"})
@@ -581,9 +591,17 @@ mod tests {
 
     #[test]
     fn too_little_memory_is_a_failure() {
-        let budget =
-            |mib: u64| Budget { group: None, ram_bytes: 1 << 30, ram_available_bytes: mib << 20 };
+        let budget = |mib: u64| {
+            Ok(Budget { group: None, ram_bytes: 1 << 30, ram_available_bytes: mib << 20 })
+        };
         assert_eq!(memory(&budget(512)).verdict, Verdict::Good);
         assert_eq!(memory(&budget(70)).verdict, Verdict::Bad);
+    }
+
+    #[test]
+    fn a_machine_without_proc_has_findings_too() {
+        let check = memory(&Err("cannot read /proc/meminfo: no such file".to_string()));
+        assert_eq!((check.verdict, check.remedy.as_deref()), (Verdict::Bad, Some("mount /proc")));
+        assert_eq!(as_json(&[check], false, None, None)["default_memory_bytes"], Value::Null);
     }
 }
