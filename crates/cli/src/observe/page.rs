@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -34,17 +35,40 @@ const ROWS_MAX: usize = 200;
 /// Bytes of the program's command line that are shown: a screen full of it.
 const COMMAND_BYTES_MAX: usize = 4096;
 
+/// Whether something is there that no new file may take the place of: a device, a pipe, or a link
+/// to something.
+fn is_kept(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|there| !there.is_file() || path.is_symlink())
+}
+
+/// Opens it without waiting for a reader of the pipe that it may be.
+fn open_at_once(path: &Path) -> io::Result<File> {
+    File::options().append(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
 /// Whether the file can be made. Nothing is left: a run that is killed leaves no half of a page.
 pub fn try_path(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
+    if is_kept(path) {
+        // A pipe that nobody reads yet.
+        return open_at_once(path).map(drop).or_else(|e| match e.raw_os_error() {
+            Some(libc::ENXIO) => Ok(()),
+            _ => Err(e),
+        });
+    }
     let (temporary, _) = create_beside(path)?;
     fs::remove_file(temporary)
 }
 
-/// Writes the page, whole or not at all.
+/// Writes the page, whole or not at all; into what is kept, as it goes.
 pub fn write(path: &Path, html: &str) -> io::Result<()> {
+    if is_kept(path) {
+        let _there = open_at_once(path)?;
+        let mut file = File::options().write(true).truncate(true).open(path)?;
+        return file.write_all(html.as_bytes());
+    }
     let (temporary, mut file) = create_beside(path)?;
     let written = file.write_all(html.as_bytes()).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
@@ -427,6 +451,15 @@ mod tests {
         std::os::unix::fs::symlink(&path, &beside).unwrap();
         write(&path, "three").unwrap();
         assert!(fs::read(&path).unwrap() == b"three" && !path.is_symlink() && !beside.exists());
+        // No file takes the place of a device, or of a link.
+        for (name, target) in [("null", Path::new("/dev/null")), ("link", path.as_path())] {
+            let link = dir.join(name);
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            try_path(&link).unwrap();
+            write(&link, "four").unwrap();
+            assert!(link.is_symlink(), "{name}");
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"four");
         fs::remove_dir_all(&dir).unwrap();
     }
 }
