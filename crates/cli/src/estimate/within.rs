@@ -97,11 +97,7 @@ impl Within {
         let listen = move || {
             let (mut touched, since, mut unfinished_since) = (Touched::new(), Instant::now(), None);
             let mut drain = |touched: &mut Touched| {
-                recorder::drain(ring, &mut unfinished_since, |words| {
-                    if let Some(record) = Record::unpack(words) {
-                        touched.add(&record);
-                    }
-                })
+                recorder::drain(ring, &mut unfinished_since, |words| touched.take(words))
             };
             while stop.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 drain(&mut touched);
@@ -111,10 +107,7 @@ impl Within {
                     tree.watch_log2.store(touched.log2, Ordering::Release);
                 }
             }
-            ring.close();
-            while !drain(&mut touched) {
-                thread::sleep(LOOK_EVERY);
-            }
+            recorder::drain_rest(ring, |words| touched.take(words));
             touched.finish()
         };
         match thread::Builder::new().spawn(listen) {
@@ -270,6 +263,11 @@ impl Touched {
         self.records /= 2;
         let log2 = self.log2;
         self.recency.retain(|page| is_watched(page.1, log2));
+    }
+
+    /// Words that are no record say nothing.
+    fn take(&mut self, words: [u64; 2]) {
+        Record::unpack(words).iter().for_each(|record| self.add(record));
     }
 
     fn add(&mut self, record: &Record) {

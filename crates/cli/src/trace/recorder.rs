@@ -59,23 +59,7 @@ impl Recorder {
                 watch.look(&mut output);
                 output.flush();
             }
-            // A process that outlives the run is not recorded any more.
-            ring.close();
-            let closed = Instant::now();
-            while !drain(ring, &mut unfinished_since, |words| output.put(words))
-                && closed.elapsed() < LAST_PATIENCE
-            {
-                thread::sleep(LOOK_EVERY);
-            }
-            // No more than a ring holds: one that a process has overwritten may seem to have no
-            // end.
-            for _ in 0..SLOTS {
-                match ring.next() {
-                    Next::Record(words) => output.put(words),
-                    Next::Unfinished => ring.skip(),
-                    Next::Empty => break,
-                }
-            }
+            drain_rest(ring, |words| output.put(words));
             output.finish(ring.lost());
         };
         match thread::Builder::new().name("uzswap-trace".to_string()).spawn(work) {
@@ -114,6 +98,24 @@ pub fn drain(
             }
         }
         *unfinished_since = None;
+    }
+}
+
+/// The program has ended: takes out what is left, and waits for a bounded time for records that are
+/// not finished. A process that outlives the run is not recorded any more.
+pub fn drain_rest(ring: &Ring, mut put: impl FnMut([u64; 2])) {
+    ring.close();
+    let (closed, mut unfinished_since) = (Instant::now(), None);
+    while !drain(ring, &mut unfinished_since, &mut put) && closed.elapsed() < LAST_PATIENCE {
+        thread::sleep(LOOK_EVERY);
+    }
+    // No more than a ring holds: one that a process has overwritten may seem to have no end.
+    for _ in 0..SLOTS {
+        match ring.next() {
+            Next::Record(words) => put(words),
+            Next::Unfinished => ring.skip(),
+            Next::Empty => break,
+        }
     }
 }
 
@@ -247,7 +249,9 @@ mod tests {
     use super::super::{End, Reader};
     use super::*;
     use crate::os::ControlBlock;
+    use std::os::unix::fs::FileExt;
     use uzswap::control::Settings;
+    use uzswap::control::trace::RING_OFFSET;
 
     fn file(name: &str) -> TraceFile {
         let path = std::env::temp_dir().join(format!("uzswap-{name}-{}", std::process::id()));
@@ -282,6 +286,19 @@ mod tests {
         };
         assert_eq!((n, end), (RECORDS, End::Whole { lost: 0 }));
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_ring_that_the_program_has_overwritten_has_an_end() {
+        let block = ControlBlock::create(&Settings { trace: 1, ..Settings::new() }).unwrap();
+        let ring = block.ring().unwrap();
+        // The first word of the ring counts the slots that were taken: all, and no record is there.
+        let path = format!("/proc/self/fd/{}", block.fd());
+        let file = File::options().write(true).open(path).unwrap();
+        file.write_all_at(&(SLOTS as u64).to_le_bytes(), RING_OFFSET as u64).unwrap();
+        let mut put = 0;
+        drain_rest(ring, |_| put += 1);
+        assert_eq!((put, ring.next(), ring.lost()), (0, Next::Empty, SLOTS as u64));
     }
 
     #[test]
