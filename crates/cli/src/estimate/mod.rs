@@ -102,10 +102,11 @@ pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
             ));
         };
         let (pid, interrupt) = (process(pid)?, Interrupt::install());
+        // It may end while it is watched.
+        let name = vec![crate::os::name_of(pid)];
         let seen = watch_process(pid, arguments.duration.unwrap_or(WATCHED_FOR), &interrupt)?;
         // From here on an interrupt means the end.
         let interrupt = Interrupt::install();
-        let name = vec![crate::os::name_of(pid)];
         conclude(seen, name, &arguments.memory, &interrupt, json.as_mut())?;
         return Ok(0);
     }
