@@ -85,7 +85,10 @@ impl Record {
 
     pub fn write(&self, extension: &str, text: &str) -> Result<PathBuf, Failure> {
         // `with_extension` would take a dot of the date for the beginning of one.
-        let path = PathBuf::from(format!("{}.{extension}", self.stem.display()));
+        let mut path = self.stem.clone().into_os_string();
+        path.push(".");
+        path.push(extension);
+        let path = PathBuf::from(path);
         match fs::write(&path, text) {
             Ok(()) => Ok(path),
             Err(e) => Err(Failure::failed(format!("{}: {}", path.display(), reason(&e)))),
@@ -114,6 +117,7 @@ fn commit() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn a_record_has_its_provenance_first_and_a_line_an_arm() {
@@ -127,6 +131,12 @@ mod tests {
         assert_eq!(keys, ["uzswap", "benchmark", "commit", "date", "machine", "runs"]);
         let lines = fs::read_to_string(directory.join("results.jsonl")).unwrap();
         assert!(lines.contains("\"8 jobs\":{\"wall_seconds\":[2,2,2,1]}"), "{lines}");
+        fs::remove_dir_all(&directory).unwrap();
+        // A name need not be text.
+        let odd = std::ffi::OsStr::from_bytes(b"\xff");
+        let record = Record::begin(&Out { out: Some(directory.join(odd)) }, "build").unwrap();
+        let path = record.write_json(json!({"runs": []})).unwrap();
+        assert!(path.exists() && path.parent() == Some(&directory.join(odd)));
         fs::remove_dir_all(&directory).unwrap();
         let refused = Record::begin(&Out { out: Some("/proc/no".into()) }, "build").err().unwrap();
         assert!(refused.message.starts_with("--out: /proc/no: "), "{}", refused.message);
