@@ -51,7 +51,11 @@ impl Scratch {
                 write(&mut out)?;
                 out.flush()
             });
-            made.map_err(|e| format!("{}: {}", path.display(), reason(&e)))?;
+            made.map_err(|e| {
+                // The next program would take a part of it for all.
+                let _ = fs::remove_file(&path);
+                format!("{}: {}", path.display(), reason(&e))
+            })?;
         }
         Ok(path)
     }
@@ -83,6 +87,10 @@ mod tests {
         let path = scratch.file("a", |out| out.write_all(b"first")).unwrap();
         scratch.file("a", |_| panic!("made again")).unwrap();
         assert_eq!(fs::read(path).unwrap(), b"first");
+        let cut = |out: &mut dyn Write| out.write_all(b"ha").and(Err(io::Error::other("full")));
+        assert!(scratch.file("cut", cut).unwrap_err().contains("full"));
+        let path = scratch.file("cut", |out| out.write_all(b"half")).unwrap();
+        assert_eq!(fs::read(path).unwrap(), b"half");
         let why = scratch.file("no/such", |_| Ok(())).unwrap_err();
         assert!(why.contains("no/such"), "{why}");
     }
