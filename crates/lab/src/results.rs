@@ -76,7 +76,12 @@ pub fn keep(path: &Path, lines: Vec<Value>) -> Result<(), Failure> {
     // Arms stay in the order in which they were measured.
     all.sort_by_key(|line| key(line)[..2].to_vec());
     let text: String = all.iter().map(|line| format!("{line}\n")).collect();
-    fs::write(path, text).map_err(failed)
+    // Beside it first: where the disk is full the lines of before stay.
+    let new = path.with_extension("jsonl.new");
+    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).map_err(|e| {
+        let _ = fs::remove_file(&new);
+        failed(e)
+    })
 }
 
 /// Parses a file of lines.
@@ -393,6 +398,22 @@ mod tests {
             },
             "settings": {"rounds": 3}, "runs": runs,
         })
+    }
+
+    #[test]
+    fn lines_of_before_stay_where_new_ones_cannot_be_written() {
+        let directory = std::env::temp_dir().join(format!("uzswap-keep-{}", std::process::id()));
+        // Something is in the way.
+        let way = directory.join("results.jsonl.new");
+        fs::create_dir_all(&way).unwrap();
+        let path = directory.join("results.jsonl");
+        fs::write(&path, "{\"date\":\"1\"}\n").unwrap();
+        assert!(keep(&path, vec![json!({"date": "2"})]).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "{\"date\":\"1\"}\n");
+        fs::remove_dir(way).unwrap();
+        keep(&path, vec![json!({"date": "2"})]).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2);
+        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
