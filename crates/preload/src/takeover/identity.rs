@@ -54,6 +54,8 @@ static CHANGING: Mutex<()> = Mutex::new(());
 
 const CLONE_FILES: usize = 0x400;
 const PR_SET_DUMPABLE: usize = 4;
+/// Has the kernel send SIGSYS for each call that comes from outside of a range of code.
+const PR_SET_SYSCALL_USER_DISPATCH: u32 = 59;
 
 /// Opens files that can be kept, before a call that may take away the right to files that paging
 /// needs.
@@ -90,6 +92,11 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, mut a: Args) -> Optio
     if number == nr::PRCTL && a[0] == tsc::PR_SET_TSC {
         tsc::forbid();
     }
+    // Our calls, and the program's that the hook makes, come from outside of every such range. This
+    // is the answer of a kernel that has no such order.
+    if number == nr::PRCTL && a[0] as u32 == PR_SET_SYSCALL_USER_DISPATCH {
+        return Some(Answer::Result(Errno::EINVAL.as_return()));
+    }
     if number == nr::UNSHARE && a[0] & CLONE_FILES != 0 && descriptors::only_evictor_shares(t) {
         a[0] &= !CLONE_FILES;
     }
@@ -124,4 +131,23 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, mut a: Args) -> Optio
         })
     });
     Some(Answer::Result(result))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_program_gets_a_signal_for_each_call_from_outside_of_its_range() {
+        let t = ThreadBlock::allocate().unwrap();
+        let prctl = |order, mode| call(t, nr::PRCTL, [order, mode, 0, 0, 0, 0]);
+        // Off, on, and on with rubbish in the upper half.
+        for [order, mode] in [[59, 0], [59, 1], [59 | 1 << 32, 1]] {
+            let Some(Answer::Result(r)) = prctl(order, mode) else { panic!("mode {mode}") };
+            assert_eq!(r, Errno::EINVAL.as_return());
+        }
+        // PR_GET_NAME.
+        assert!(prctl(16, 0).is_none());
+        t.give_back();
+    }
 }
