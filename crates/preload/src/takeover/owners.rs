@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use uzswap::sys::{Errno, nr};
 
 use super::thread::{by_word, each_block};
-use super::{call, evictor};
+use super::{FILTERED, call, evictor};
 
 /// The calling thread's id, for the words of locks.
 pub fn id_for_locks() -> u32 {
@@ -40,7 +40,9 @@ pub fn look_for_abandoned() {
     });
 }
 
-/// Whether there is no such thread, or it has ended and its parent has not waited for it.
+/// Whether there is no such thread, it has ended and its parent has not waited for it, or its number
+/// is that of another process by now. 0: its number is that of another process that shares this
+/// memory (`ThreadBlock::adopt_guest`).
 fn is_gone(owner: u32) -> bool {
     const P_PID: usize = 1;
     /// WEXITED, without reaping: WNOWAIT, WNOHANG, `__WALL`.
@@ -49,7 +51,22 @@ fn is_gone(owner: u32) -> bool {
     let r = call!(nr::WAITID, P_PID, owner, info.as_mut_ptr(), ENDED, 0);
     // `si_pid`, 16 bytes from the start: 0 where it has not ended.
     let is_dead_child = r == 0 && info[2] as u32 == owner;
-    is_dead_child || !uzswap::sys::thread_exists(owner)
+    owner == 0
+        || is_dead_child
+        || !uzswap::sys::thread_exists(owner)
+        || has_other_memory(owner) == Some(true)
+}
+
+/// Whether thread `tid` has another memory than this process. None: the kernel does not say.
+fn has_other_memory(tid: u32) -> Option<bool> {
+    const KCMP_VM: usize = 1;
+    // A filter may end a process that asks.
+    if FILTERED.load(Ordering::Relaxed) {
+        return None;
+    }
+    // The order of the two memories: 0 where they are one.
+    let order = call!(nr::KCMP, uzswap::sys::getpid(), tid, KCMP_VM, 0, 0);
+    (order >= 0).then_some(order > 0)
 }
 
 /// Whether this process has a thread of that id. None: the kernel does not say, as where a filter
@@ -65,5 +82,26 @@ pub fn is_thread_of(process: u32, tid: u32) -> Option<bool> {
         SUCCESS => Some(true),
         r if r == Errno::ESRCH.as_return() => Some(false),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_had_a_number_that_is_another_process_s_by_now_is_gone() {
+        let me = uzswap::sys::gettid();
+        assert!(!is_gone(me) && is_gone(0));
+        if has_other_memory(me).is_none() {
+            return std::println!("SKIPPED: this kernel does not compare memories (kcmp)");
+        }
+        // It ends when its input does, with `other`.
+        let input = std::process::Stdio::piped();
+        let mut other = std::process::Command::new("cat").stdin(input).spawn().unwrap();
+        let is_found = is_gone(other.id());
+        drop(other.stdin.take());
+        assert!(other.wait().unwrap().success());
+        assert!(is_found);
     }
 }
