@@ -2,8 +2,8 @@
 //! until it returns.
 //!
 //! The shapes of the arguments are in `calls/`; here their memory is held. Retry on EFAULT is the
-//! safety net, not the plan: some calls have consumed their data by then. vmsplice, by which pages
-//! would be lent to a pipe, is in `buffers/vmsplice.rs`.
+//! safety net, not the plan: some calls have consumed their data by then (`buffers/again.rs`).
+//! vmsplice, by which pages would be lent to a pipe, is in `buffers/vmsplice.rs`.
 #![allow(unsafe_code)]
 
 use core::hint::black_box;
@@ -14,6 +14,7 @@ use uzswap::region::{ADDRESS_END, page_ceil, page_floor};
 use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
+mod again;
 mod vmsplice;
 
 use super::own_stack::{current, runtime};
@@ -211,16 +212,20 @@ pub(super) fn copy_out(t: &'static ThreadBlock, addr: usize, from: &[u8]) -> boo
 
 /// Makes a call with its buffers held.
 pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
-    if !ACTIVE.load(Ordering::Acquire) {
-        return cancel::call(t, number, a);
+    match ACTIVE.load(Ordering::Acquire) {
+        true => call_and_hold(t, number, a),
+        false => cancel::call(t, number, a),
     }
+}
+
+fn call_and_hold(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     let mark = t.holds().mark();
     let here = 0u8;
     let mut holder = Holder { t, sp: &raw const here as usize };
     walk(number, &a, &mut holder);
     let mut r = cancel::call(t, number, a);
     let mut tries = 0;
-    while r == Errno::EFAULT.as_return() && tries < 3 && !is_of_another(number, &a) {
+    while r == Errno::EFAULT.as_return() && tries < 3 && again::may_help(t, number, &a) {
         let before = t.holds().mark();
         scan(number, &a, tries, &mut holder);
         if t.holds().mark() == before {
@@ -232,13 +237,6 @@ pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isiz
     }
     t.holds().pop_to(mark);
     r
-}
-
-/// Whether the memory that a call does not find may be another process's. To look for more memory
-/// of this one would then be in vain, and takes milliseconds.
-fn is_of_another(number: usize, a: &Args) -> bool {
-    let names_one = matches!(number, nr::PROCESS_VM_READV | nr::PROCESS_VM_WRITEV);
-    names_one && !is_ours(a[0] as u32 as usize)
 }
 
 /// Whether the kernel takes that number for this process: each of its threads stands for it.
