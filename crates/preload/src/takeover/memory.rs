@@ -404,8 +404,9 @@ fn mremap(a: Args) -> isize {
     let [old, old_len, new_len, flags, target, _] = a;
     let (old_len, new_len) = (page_ceil(old_len), page_ceil(new_len));
     let mut s = PAGER.lock();
-    let (old_end, managed) = (old + old_len, PAGER.ranges.find(old));
     // The kernel refuses these at once, and the mechanism has no such ranges.
+    let Some(old_end) = old.checked_add(old_len) else { return raw(nr::MREMAP, a) };
+    let managed = PAGER.ranges.find(old);
     if !old.is_multiple_of(PAGE_SIZE) || managed.is_some() && old_len == 0 {
         return raw(nr::MREMAP, a);
     }
@@ -420,9 +421,7 @@ fn mremap(a: Args) -> isize {
         if check(r).is_ok() {
             return moved(&mut s, a, old);
         }
-        // A wrong argument is one wherever the memory is to go. Taken off the mechanism for such a
-        // call, pages that are out would read as zeros meanwhile.
-        if flags & MREMAP_MAYMOVE == 0 || r == Errno::EINVAL.as_return() {
+        if flags & MREMAP_MAYMOVE == 0 || !may_move_after(r) {
             return r;
         }
     }
@@ -449,6 +448,14 @@ fn mremap(a: Args) -> isize {
         }
     }
     moved(&mut s, a, new)
+}
+
+/// Whether a call that could not resize memory at its place may do so at another. A wrong argument
+/// (EINVAL, EFAULT), a seal (EPERM) or a limit on locked memory (EAGAIN) is in the way wherever the
+/// memory is to go. Taken off the mechanism for such a call, pages that are out would read as zeros
+/// meanwhile.
+fn may_move_after(r: isize) -> bool {
+    r == Errno::ENOMEM.as_return()
 }
 
 /// Whether a move of `[old, end)` moves all of it. Newer kernels (6.17) move several mappings by
@@ -633,6 +640,19 @@ mod tests {
         assert!(all(MCL_CURRENT) && all(MCL_CURRENT | MCL_FUTURE));
         assert!(!all(MCL_FUTURE) && !all(MCL_CURRENT | MCL_ONFAULT));
         assert!(!all(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT));
+    }
+
+    #[test]
+    fn memory_that_the_kernel_will_not_move_either_is_not_made_ready_for_that() {
+        const LEN: usize = 2 * PAGE_SIZE;
+        let at = uzswap::sys::mem::map_anonymous(2 * LEN, PROT_READ | PROT_WRITE).unwrap();
+        // Another mapping follows.
+        assert_eq!(call!(nr::MPROTECT, at + LEN, LEN, PROT_READ), 0);
+        let resize = |from, to| call!(nr::MREMAP, at, from, to, 0);
+        assert!(may_move_after(resize(LEN, 2 * LEN)), "it has no room here");
+        assert!(!may_move_after(resize(2 * LEN, 3 * LEN)), "two mappings");
+        assert!(!may_move_after(resize(LEN, 0)), "nothing would be left");
+        assert_eq!(call!(nr::MUNMAP, at, 2 * LEN), 0);
     }
 
     #[test]
