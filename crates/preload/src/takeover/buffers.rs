@@ -438,13 +438,14 @@ fn own_memory_call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     r
 }
 
+/// The kernel's own limit on one transfer, of all buffers together: MAX_RW_COUNT.
+const MOST_BYTES: usize = 0x7fff_f000;
+
 /// A large transfer with one buffer.
 fn plain_pieces(t: &'static ThreadBlock, number: usize, a: Args, how: Cut) -> isize {
-    // The kernel's own limit on one transfer.
-    const MOST: usize = 0x7fff_f000;
     let positioned = matches!(number, nr::PREAD64 | nr::PWRITE64);
     let goes_on = how == Cut::Whole || matches!(number, nr::WRITE | nr::PWRITE64);
-    let (len, most) = (a[2].min(MOST), piece_bytes());
+    let (len, most) = (a[2].min(MOST_BYTES), piece_bytes());
     let mut done = 0;
     while done < len {
         let piece = (len - done).min(most);
@@ -471,7 +472,8 @@ fn vector(t: &'static ThreadBlock, array: usize, i: usize) -> Option<(usize, usi
     })
 }
 
-/// The bytes of all buffers in a program's array of `n`. `None`: it cannot be read.
+/// The bytes of all buffers in a program's array of `n`. `None`: it cannot be read, or one of them
+/// is where no memory of the program's can be, which the kernel finds before it moves anything.
 fn vectors_bytes(t: &'static ThreadBlock, array: usize, n: usize) -> Option<usize> {
     /// Elements read at a time: each read is a call, and this comes before every transfer.
     const BATCH: usize = 16;
@@ -482,8 +484,13 @@ fn vectors_bytes(t: &'static ThreadBlock, array: usize, n: usize) -> Option<usiz
         if !copy_in(t, array.wrapping_add(first * 16), elements) {
             return None;
         }
-        let lengths = elements.as_chunks::<8>().0.iter().skip(1).step_by(2);
-        total = lengths.fold(total, |sum, len| sum.saturating_add(usize::from_le_bytes(*len)));
+        for pair in elements.as_chunks::<8>().0.as_chunks::<2>().0 {
+            let [base, len] = pair.map(usize::from_le_bytes);
+            if !is_range(base, len) {
+                return None;
+            }
+            total = total.saturating_add(len);
+        }
     }
     Some(total)
 }
@@ -523,6 +530,7 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
     let mut done = 0;
     for i in 0..n {
         let Some((base, len)) = vector(t, a[1], i) else { break };
+        let len = len.min(MOST_BYTES - done);
         if !is_range(base, len) {
             return Some(if done > 0 { done as isize } else { Errno::EFAULT.as_return() });
         }
@@ -544,9 +552,9 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
 
 /// A large send on a stream, in pieces.
 fn send_pieces(t: &'static ThreadBlock, a: Args) -> isize {
-    let mut done = 0;
-    while done < a[2] {
-        let piece = (a[2] - done).min(piece_bytes());
+    let (len, mut done) = (a[2].min(MOST_BYTES), 0);
+    while done < len {
+        let piece = (len - done).min(piece_bytes());
         let r = held_call(t, nr::SENDTO, [a[0], a[1] + done, piece, a[3], a[4], a[5]]);
         if r < 0 {
             return if done > 0 { done as isize } else { r };
@@ -613,11 +621,24 @@ pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
+    use uzswap::control::Tree;
     use uzswap::region::RangeFlags;
     use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 
     pub(super) fn block() -> &'static ThreadBlock {
         ThreadBlock::allocate().expect("a block")
+    }
+
+    /// Has the pager know a tree, whose limit is 0: pieces are as small as they get.
+    pub(super) fn connect() {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            let at = map_anonymous(size_of::<Tree>(), PROT_READ | PROT_WRITE).unwrap();
+            // SAFETY: fresh memory of ours; a tree of zeros is one, as that of a new run.
+            let tree: &'static Tree = unsafe { &*(at as *const Tree) };
+            PAGER.connect(tree, tree.claim(uzswap::sys::getpid()).unwrap());
+        });
     }
 
     /// The end of a page behind which nothing is mapped.
@@ -652,6 +673,34 @@ mod tests {
         PAGER.note_unmapped(&mut PAGER.enter(), at, at + PAGE_SIZE);
         assert!(is_range(at, 0) && is_range(at, ADDRESS_END - at));
         assert!(!is_range(at, ADDRESS_END - at + 1) && !is_range(usize::MAX, 1));
+        t.give_back();
+    }
+
+    #[test]
+    fn a_vector_with_an_address_that_is_none_is_left_to_the_kernel_whole() {
+        connect();
+        let (t, bytes) = (block(), std::vec![7u8; 3 << 20]);
+        let file = std::fs::File::create("/dev/null").unwrap();
+        let buffer = bytes.as_ptr() as usize;
+        for bad in [[ADDRESS_END, 1], [buffer, usize::MAX], [usize::MAX, 2]] {
+            let vectors = [[buffer, bytes.len()], bad];
+            let a = [file.as_raw_fd() as usize, vectors.as_ptr() as usize, 2, 0, 0, 0];
+            assert_eq!(vector_pieces(t, nr::WRITEV, a), None, "{bad:x?}");
+        }
+        t.give_back();
+    }
+
+    #[test]
+    fn a_vector_moves_no_more_than_the_kernel_would() {
+        const GIB: usize = 1 << 30;
+        connect();
+        // No page of it is touched: the device takes bytes without a look at them.
+        let (t, buffer) = (block(), map_anonymous(GIB, PROT_READ).unwrap());
+        let file = std::fs::File::create("/dev/null").unwrap();
+        let vectors = [[buffer, GIB]; 3];
+        let a = [file.as_raw_fd() as usize, vectors.as_ptr() as usize, 3, 0, 0, 0];
+        assert_eq!(vector_pieces(t, nr::WRITEV, a), Some(MOST_BYTES as isize));
+        assert_eq!(call!(nr::MUNMAP, buffer, GIB), 0);
         t.give_back();
     }
 

@@ -126,26 +126,12 @@ fn part(t: &'static ThreadBlock, a: Args, reads: bool, most: usize) -> isize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::block;
+    use super::super::tests::{block, connect};
     use super::*;
-    use crate::takeover::PAGER;
     use core::time::Duration;
     use std::io::Read;
     use std::os::fd::AsRawFd;
-    use uzswap::control::Tree;
     use uzswap::sys::PAGE_SIZE;
-    use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
-
-    /// Has the pager know a tree, whose limit is 0: pieces are as small as they get.
-    fn connect() {
-        static ONCE: std::sync::Once = std::sync::Once::new();
-        ONCE.call_once(|| {
-            let at = map_anonymous(size_of::<Tree>(), PROT_READ | PROT_WRITE).unwrap();
-            // SAFETY: fresh memory of ours; a tree of zeros is one, as that of a new run.
-            let tree: &'static Tree = unsafe { &*(at as *const Tree) };
-            PAGER.connect(tree, tree.claim(uzswap::sys::getpid()).unwrap());
-        });
-    }
 
     #[test]
     fn a_pipe_takes_what_it_has_room_for_and_no_more_is_waited_for() {
