@@ -97,7 +97,9 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
         buffers::keep_named(t, number, &args);
         return Answer::Inline;
     }
-    if number == nr::IOCTL && is_kept(args[1] as u32) {
+    // Requests that are under way when paging begins: a page of theirs must not leave.
+    let is_early = number == nr::IO_SUBMIT && !ACTIVE.load(Ordering::Acquire);
+    if is_early || number == nr::IOCTL && is_kept(args[1] as u32) {
         buffers::keep_named(t, number, &args);
     }
     match answer {
@@ -114,6 +116,30 @@ mod tests {
     use super::super::classes::class_of;
     use super::*;
     use crate::patch::{CLASS_COUNT, CLASS_INLINE, CLASS_LIGHT_HOOK};
+    use crate::takeover::PAGER;
+    use uzswap::region::RangeFlags;
+    use uzswap::sys::PAGE_SIZE;
+    use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
+
+    #[test]
+    fn buffers_of_requests_that_begin_before_paging_stay() {
+        let t = ThreadBlock::allocate().expect("a block");
+        let buffer = map_anonymous(PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap();
+        let end = buffer + PAGE_SIZE;
+        PAGER.note_mapped(&mut PAGER.enter(), buffer, end, 3, RangeFlags::NONE);
+        // Of iocb: the operation (pread), the buffer, its length.
+        let mut request = [0usize; 8];
+        (request[3], request[4]) = (buffer, 512);
+        let list = [request.as_ptr()];
+        // SAFETY: integers and raw pointers, for which zeros are values.
+        let mut frame: HookFrame = unsafe { core::mem::zeroed() };
+        let answer =
+            dispatch(t, nr::IO_SUBMIT, [0, 1, list.as_ptr() as usize, 0, 0, 0], &mut frame);
+        assert!(matches!(answer, Answer::Inline));
+        assert!(PAGER.holds.is_held(buffer, end));
+        PAGER.note_unmapped(&mut PAGER.enter(), buffer, end);
+        t.give_back();
+    }
 
     #[test]
     fn calls_newer_than_the_table_and_those_of_io_uring_do_not_exist() {
