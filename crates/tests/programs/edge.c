@@ -410,6 +410,17 @@ static void case_read_own_memory(void) {
     n = pwrite(fd, "changed", 7, (off_t)(uintptr_t)(p + 90000));
     show("mem %zd %.7s %d\n", n, p + 90000,
          is_cold_pattern(p, 0, 90000) && is_cold_pattern(p, 90007, 1 << 20));
+    // At the descriptor's own position, which goes on.
+    unsigned char *q = cold(1 << 20);
+    lseek(fd, (off_t)(uintptr_t)(q + 8000), SEEK_SET);
+    for (int i = 0; i < 2; i++) {
+        push_out();
+        n = read(fd, copy, sizeof copy);
+        show("mem %zd %d\n", n, memcmp(copy, q + 8000 + i * sizeof copy, sizeof copy));
+    }
+    push_out();
+    n = write(fd, "changed", 7);
+    show("mem %zd %.7s\n", n, q + 8000 + 2 * sizeof copy);
     unsigned char *other = cold(1 << 20);
     struct iovec to = {copy, sizeof copy}, from = {other + 700000, sizeof copy};
     n = process_vm_readv(getpid(), &to, 1, &from, 1, 0);

@@ -11,11 +11,13 @@ use core::sync::atomic::Ordering;
 
 use uzswap::control::Counter;
 use uzswap::region::{ADDRESS_END, page_ceil, page_floor};
-use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
 mod again;
+mod own_memory;
 mod vmsplice;
+
+pub(super) use own_memory::note_seek;
 
 use super::own_stack::{current, runtime};
 use super::thread::ThreadBlock;
@@ -393,9 +395,8 @@ fn is_range(addr: usize, len: usize) -> bool {
 pub(super) fn piecewise(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
     match number {
         nr::READ | nr::WRITE | nr::PREAD64 | nr::PWRITE64 => {
-            let at_address = matches!(number, nr::PREAD64 | nr::PWRITE64) && managed(a[3], a[2]);
-            if at_address && is_range(a[1], a[2]) && is_own_memory(a[0]) {
-                return Some(Answer::Result(own_memory_call(t, number, a)));
+            if let Some(at) = own_memory::other_side(number, &a) {
+                return Some(Answer::Result(own_memory::call(t, number, a, at)));
             }
             if !managed(a[1], a[2]) || !is_range(a[1], a[2]) {
                 return Some(Answer::Inline);
@@ -413,29 +414,6 @@ pub(super) fn piecewise(t: &'static ThreadBlock, number: usize, a: Args) -> Opti
         }
         _ => None,
     }
-}
-
-/// Whether a descriptor is this process's own memory (/proc/self/mem).
-fn is_own_memory(fd: usize) -> bool {
-    let mut path = [0u8; 40];
-    let mut digits = [0u8; DIGITS_MOST];
-    join(&[b"/proc/self/fd/", decimal(u64::from(fd as u32), &mut digits)], &mut path);
-    let mut target = [0u8; 64];
-    let r = with_own_words(|| {
-        (path, target) = black_box((path, [0; 64]));
-        call!(nr::READLINK, path.as_ptr(), target.as_mut_ptr(), target.len())
-    });
-    r > 0 && target[..r as usize].starts_with(b"/proc/") && target[..r as usize].ends_with(b"/mem")
-}
-
-/// pread or pwrite of this process's own memory: the other side is memory too, and must be there.
-fn own_memory_call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
-    let mark = t.holds().mark();
-    let here = 0u8;
-    Holder { t, sp: &raw const here as usize }.hold(a[3], a[2].min(piece_bytes()), Kind::Out);
-    let r = held_call(t, number, [a[0], a[1], a[2].min(piece_bytes()), a[3], a[4], a[5]]);
-    t.holds().pop_to(mark);
-    r
 }
 
 /// The kernel's own limit on one transfer, of all buffers together: MAX_RW_COUNT.

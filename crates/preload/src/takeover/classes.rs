@@ -49,6 +49,8 @@ pub(super) fn class_of(number: usize, active: bool) -> u8 {
         _ if number == nr::PTRACE => true,
         _ if own_path::is_named(number) => true,
         _ if LOSING.contains(&number) => true,
+        // It may seek memory that is out (`buffers/own_memory.rs`).
+        _ if number == nr::LSEEK => active,
         Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
         Disposition::Plain | Disposition::Unimplemented => false,
     };

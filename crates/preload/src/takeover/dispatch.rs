@@ -75,6 +75,9 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
     own_userfaultfd::note(t, number, &args);
     identity::note(number, &args);
     sandbox::note(t, number, &args);
+    if number == nr::LSEEK {
+        buffers::note_seek(&args);
+    }
     if number == nr::PTRACE && guests::stops_us(&args) {
         return Answer::Result(guests::stop_thread(t, args));
     }
