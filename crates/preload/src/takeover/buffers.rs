@@ -362,7 +362,7 @@ pub(super) fn with_own_words(mut attempt: impl FnMut() -> isize) -> isize {
 
 /// Holds the stack around the caller's frames for the duration of `f`, which may have words there
 /// for the kernel to read or write.
-fn with_stack_held(f: impl FnOnce() -> isize) -> isize {
+pub(super) fn with_stack_held(f: impl FnOnce() -> isize) -> isize {
     /// Bytes of stack that `f` uses below this frame, and bytes above it where words of its callers
     /// lie.
     const BELOW_BYTES: usize = 4 << 10;

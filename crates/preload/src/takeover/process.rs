@@ -49,6 +49,7 @@ pub(super) fn call(
 ) -> Option<Answer> {
     match number {
         nr::VFORK => {
+            signals::inherit::expect_child(t);
             t.expect_guest(true);
             Some(Answer::Inline)
         }
@@ -94,6 +95,7 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     }
     // A child that shares our memory while the parent waits: the call runs as it is.
     if flags & CLONE_VFORK != 0 || stack == 0 {
+        signals::inherit::expect_child(t);
         t.expect_guest(true);
         return Answer::Inline;
     }
@@ -322,11 +324,15 @@ fn with_limits_and_held(
     })
 }
 
+fn execute(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
+    signals::inherit::with_inherited(t, || raw(number, a))
+}
+
 /// exec, with the environment that carries us along.
 fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize {
     if !sandbox::may_start() {
         // The calls that we make at its start would end the program.
-        return with_limits_and_held(t, number, &a, || raw(number, a));
+        return with_limits_and_held(t, number, &a, || execute(t, number, a));
     }
     let environment_at = if number == nr::EXECVE { 2 } else { 3 };
     with_limits_and_held(t, number, &a, || {
@@ -336,7 +342,7 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
         if way.is_given_ours() {
             let Some(given) = Given::read(a[environment_at], !matches!(way, Way::Boot(_))) else {
                 // The kernel says what is wrong with it, or with the path, which it reads first.
-                return raw(number, a);
+                return execute(t, number, a);
             };
             let carried = carry(t, way, &given, target.first_library());
             let Some(carried) = carried else { return Errno::ENOMEM.as_return() };
@@ -367,13 +373,13 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
         // SAFETY: this thread's block, or none.
         let lent = unsafe { f.hook_stack.as_ref() }.filter(|_| shared);
         lent.inspect(|start| start.lend_piece(true));
-        let mut r = raw(executed.0, executed.1);
+        let mut r = execute(t, executed.0, executed.1);
         if let Way::Boot(_) = way {
             // The library was not executed: the call is made for the program itself.
             descriptors::keep_over_exec(false);
             note_unmanaged();
             is_unmanaged = true;
-            r = raw(number, a);
+            r = execute(t, number, a);
         }
         // The exec failed: all is as before.
         lent.inspect(|start| start.lend_piece(false));

@@ -30,6 +30,7 @@
 mod calls;
 pub mod dump;
 mod frame;
+pub mod inherit;
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -238,6 +239,12 @@ fn wrapped(a: KernelAction) -> KernelAction {
     }
 }
 
+/// The action installed for the fault signal. Everything blocked: the fault path is never
+/// interrupted.
+fn fault_action() -> KernelAction {
+    KernelAction { mask: !0, ..wrapped(KernelAction::default()) }
+}
+
 fn is_handler(h: usize) -> bool {
     h != SIG_DFL && h != SIG_IGN
 }
@@ -253,9 +260,7 @@ pub fn start(fault_signal: i32) {
         }
         RECORDED[sig as usize].set(a);
         if sig == fault_signal {
-            // Everything blocked: the fault path is never interrupted.
-            let ours = KernelAction { mask: !0, ..wrapped(KernelAction::default()) };
-            let _ = kernel_action(sig, Some(&ours), None);
+            let _ = kernel_action(sig, Some(&fault_action()), None);
         } else if is_handler(a.handler) {
             let _ = kernel_action(sig, Some(&wrapped(a)), None);
         }
@@ -368,6 +373,7 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
         }
         return deliver_default(sig, si_code);
     }
+    inherit::take_back();
     if action.flags & SA_RESETHAND != 0 {
         end_handling(sig, is_shared_child());
     }

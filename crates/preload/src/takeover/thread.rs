@@ -76,6 +76,8 @@ pub struct ThreadBlock {
     pub fault_signal_blocked: AtomicU32,
     /// The fault signal was sent while the program believed it blocked.
     pub fault_signal_pending: AtomicU32,
+    /// For `signals/inherit.rs`.
+    pub fault_signal_of_child: AtomicU32,
     /// The signal mask with which a thread that is being made starts, and its maker goes on.
     pub saved_mask: AtomicU64,
     /// For blocking signals around the runtime: the mask, and the one in force before.
@@ -175,6 +177,7 @@ impl ThreadBlock {
                 program_stack: UnsafeCell::new(StackT { sp: 0, flags: SS_DISABLE, size: 0 }),
                 fault_signal_blocked: AtomicU32::new(0),
                 fault_signal_pending: AtomicU32::new(0),
+                fault_signal_of_child: AtomicU32::new(0),
                 saved_mask: AtomicU64::new(0),
                 block_words: [const { AtomicU64::new(0) }; 2],
                 handler_mask: AtomicU64::new(0),
@@ -226,6 +229,7 @@ impl ThreadBlock {
         self.holds.store(core::ptr::null_mut(), Ordering::Release);
         self.fault_signal_blocked.store(0, Ordering::Relaxed);
         self.fault_signal_pending.store(0, Ordering::Relaxed);
+        self.fault_signal_of_child.store(0, Ordering::Relaxed);
         // SAFETY: the block's thread is gone and the new one does not exist yet.
         unsafe {
             *self.stream.get() = FaultStream::new();

@@ -112,10 +112,10 @@ fn sigaction(t: &'static ThreadBlock, a: Args) -> isize {
         (new_at != 0).then(|| unsafe { words.as_ptr().cast::<KernelAction>().read_unaligned() });
     let old = recorded.get();
     if sig == FAULT_SIGNAL.load(Ordering::Relaxed) {
-        if let Some(n) = new
-            && !shared_child
-        {
-            recorded.set(n);
+        match new {
+            Some(n) if shared_child => inherit::note_of_child(t, &n),
+            Some(n) => recorded.set(n),
+            None => {}
         }
     } else {
         let mut kernel_old = KernelAction::default();
