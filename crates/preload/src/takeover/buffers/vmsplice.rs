@@ -25,6 +25,11 @@ const F_GETPIPE_SZ: usize = 1032;
 
 /// Makes the call: into the pipe, or out of it where the descriptor is its other end.
 pub(super) fn call(t: &'static ThreadBlock, a: Args) -> Answer {
+    /// MOVE, NONBLOCK, MORE, GIFT.
+    const SPLICE_F_ALL: u32 = 0xf;
+    if a[3] as u32 & !SPLICE_F_ALL != 0 {
+        return Answer::Result(Errno::EINVAL.as_return());
+    }
     // A file or socket would take the bytes, where the kernel refuses the call (EBADF) and the
     // program goes another way.
     let size = call!(nr::FCNTL, a[0], F_GETPIPE_SZ);
@@ -160,6 +165,26 @@ mod tests {
         second.join().unwrap();
         assert!((1..1 << 20).contains(&taken), "{taken} bytes");
         assert!((1..=2 * PAGE_SIZE as isize).contains(&more), "{more} bytes");
+    }
+
+    #[test]
+    fn a_flag_that_the_kernel_does_not_know_is_refused_before_all_else() {
+        let (t, (_reader, writer)) = (block(), std::io::pipe().unwrap());
+        let vector = [c"text".as_ptr() as usize, 4];
+        let with = |fd: usize, flags| {
+            let Answer::Result(r) = call(t, [fd, &raw const vector as usize, 1, flags, 0, 0])
+            else {
+                panic!("it is made here")
+            };
+            r
+        };
+        connect();
+        let fd = writer.as_raw_fd() as usize;
+        for fd in [fd, usize::MAX] {
+            assert_eq!(with(fd, 0x12), Errno::EINVAL.as_return());
+        }
+        assert_eq!(with(fd, 0xf), 4);
+        t.give_back();
     }
 
     #[test]
