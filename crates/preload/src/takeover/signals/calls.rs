@@ -110,6 +110,7 @@ fn sigaction(t: &'static ThreadBlock, a: Args) -> isize {
     // SAFETY: plain integers, any bytes are valid.
     let new =
         (new_at != 0).then(|| unsafe { words.as_ptr().cast::<KernelAction>().read_unaligned() });
+    let new = new.map(as_the_kernel_has_it);
     let old = recorded.get();
     if sig == FAULT_SIGNAL.load(Ordering::Relaxed) {
         match new {
@@ -150,6 +151,14 @@ fn sigaction(t: &'static ThreadBlock, a: Args) -> isize {
         }
     }
     0
+}
+
+/// An action as the kernel keeps and shows it: two signals are in no mask.
+fn as_the_kernel_has_it(action: KernelAction) -> KernelAction {
+    const SIGKILL: i32 = 9;
+    const SIGSTOP: i32 = 19;
+    let never = 1u64 << (SIGKILL - 1) | 1 << (SIGSTOP - 1);
+    KernelAction { mask: action.mask & !never, ..action }
 }
 
 fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
@@ -269,6 +278,18 @@ mod tests {
         assert_eq!(set(stack(SS_DISABLE | SS_AUTODISARM, size), inside), 0);
         assert_eq!(get(elsewhere), (0, SS_DISABLE | SS_AUTODISARM, 0));
         t.give_back();
+    }
+
+    #[test]
+    fn an_action_is_shown_as_the_kernel_shows_it() {
+        // Its default action is none.
+        const URG: usize = 23;
+        let new = KernelAction { flags: SA_RESTORER, mask: !0, ..KernelAction::default() };
+        let (mut first, mut old) = (KernelAction::default(), KernelAction::default());
+        assert_eq!(kernel_action(URG as i32, Some(&new), Some(&mut first)), 0);
+        assert_eq!(kernel_action(URG as i32, Some(&first), Some(&mut old)), 0);
+        assert_ne!(old.mask, !0);
+        assert_eq!(as_the_kernel_has_it(new).mask, old.mask);
     }
 
     #[test]
