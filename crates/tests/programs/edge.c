@@ -707,6 +707,22 @@ static void case_masks(void) {
     push_out();
     show("ignored: right %d, hits %d, %d\n", big_is_right(), hits,
          signal(SIGBUS, SIG_DFL) == SIG_IGN);
+    // Two that wait come at once, since the first one's handler goes by the mask of the call.
+    sigset_t two, none;
+    sigemptyset(&two), sigemptyset(&none), sigaddset(&two, SIGUSR1), sigaddset(&two, SIGUSR2);
+    signal(SIGUSR1, on_hit), signal(SIGUSR2, on_hit);
+    sigprocmask(SIG_BLOCK, &two, NULL);
+    for (int way = 0; way < 3; way++) {
+        struct timespec soon = {60, 0};
+        hits = 0;
+        raise(SIGUSR1), raise(SIGUSR2);
+        push_out();
+        if (way == 0) sigsuspend(&none);
+        if (way == 1) ppoll(NULL, 0, &soon, &none);
+        if (way == 2) pselect(0, NULL, NULL, NULL, &soon, &none);
+        sigprocmask(SIG_BLOCK, NULL, &now);
+        show("at once %d, blocked %d\n", hits, sigismember(&now, SIGUSR2));
+    }
 }
 
 static void block_afterwards(int number, siginfo_t *info, void *context) {

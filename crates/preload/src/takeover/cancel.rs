@@ -84,10 +84,22 @@ core::arch::global_asm!(
 /// cancelled, so does this.
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     match t.cancel_word.load(Ordering::Relaxed) {
-        0 => raw(number, a),
+        0 if t.wait_mask.load(Ordering::Relaxed) == 0 => raw(number, a),
+        // Where the call is made, `has_ended_a_call` finds it.
+        // SAFETY: as below; the word is ours.
+        0 => unsafe { uzswap_cancellable_call(number, a.as_ptr(), (&raw const NEVER).addr()) },
         // SAFETY: the program's own call (charter).
         word => unsafe { uzswap_cancellable_call(number, a.as_ptr(), word) },
     }
+}
+
+/// The word of a call that is not cancelled.
+static NEVER: u32 = 0;
+
+/// Whether a signal that has found the thread at `ip` with `result` in rax has ended a call that
+/// [`call`] has made.
+pub(super) fn has_ended_a_call(ip: usize, result: u64) -> bool {
+    ip == &raw const uzswap_cancellable_end as usize && result as isize == Errno::EINTR.as_return()
 }
 
 /// The signals by which glibc and musl cancel threads.

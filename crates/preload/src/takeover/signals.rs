@@ -38,13 +38,13 @@ use uzswap::pager::Fault;
 use uzswap::sys::{Errno, nr};
 
 pub(super) use calls::{call, sigaltstack};
-use frame::{UC_ERR, UC_RIP, UC_SIGMASK, UCONTEXT_BYTES, managed_return, move_frame};
+use frame::{UC_ERR, UC_RAX, UC_RIP, UC_SIGMASK, UCONTEXT_BYTES, managed_return, move_frame};
 
 use super::masks::{
     FAULT_SIGNAL, SIG_BLOCK, SIG_SETMASK, SIG_UNBLOCK, SIGBUS, block_all, fault_bit, restore,
     would_interrupt,
 };
-use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, ThreadBlock};
+use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, ThreadBlock, WAITS};
 use super::{PAGER, PID, call, cancel, is_shared_child};
 
 const BUS_MCEERR_AO: i32 = 5;
@@ -378,15 +378,17 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
         end_handling(sig, is_shared_child());
     }
     let saved = read_u64(context + UC_SIGMASK);
-    let own = if action.flags & SA_NODEFER != 0 { 0 } else { 1u64 << (sig - 1) };
-    let mask = (saved | action.mask | own) & !fault_bit();
     let Some(t) = thread::existing() else {
         // A thread without a block is on its own stack already.
         // SAFETY: the program's handler, called as the kernel would.
         let f: extern "C" fn(i32, usize, usize) = unsafe { core::mem::transmute(action.handler) };
         return f(sig, info, context);
     };
-    if let Some(ip) = cancel::interrupted(t, sig, read_u64(context + UC_RIP) as usize) {
+    let (ip, result) = (read_u64(context + UC_RIP) as usize, read_u64(context + UC_RAX));
+    let interrupted = waits_with(t, ip, result).unwrap_or(saved);
+    let own = if action.flags & SA_NODEFER != 0 { 0 } else { 1u64 << (sig - 1) };
+    let mask = (interrupted | action.mask | own) & !fault_bit();
+    if let Some(ip) = cancel::interrupted(t, sig, ip) {
         write_u64(context + UC_RIP, ip as u64);
     }
     let Some(frame) = move_frame(t, &action, info, context) else {
@@ -406,6 +408,13 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
             t.handler_mask.as_ptr(),
         )
     }
+}
+
+/// The mask with which the call waited that a signal has ended: the signal's handler goes by that
+/// one, and the frame has the mask to which the thread returns.
+fn waits_with(t: &ThreadBlock, ip: usize, result: u64) -> Option<u64> {
+    let waited = t.wait_mask.swap(0, Ordering::Relaxed);
+    (waited != 0 && cancel::has_ended_a_call(ip, result)).then_some(waited & !WAITS)
 }
 
 /// Has the next signal take its default action: the program's handler was for one. `is_shared`:

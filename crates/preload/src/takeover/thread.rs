@@ -78,6 +78,9 @@ pub struct ThreadBlock {
     pub fault_signal_pending: AtomicU32,
     /// For `signals/inherit.rs`.
     pub fault_signal_of_child: AtomicU32,
+    /// The mask with which the thread's innermost call waits for signals (sigsuspend, ppoll), and
+    /// [`WAITS`]; 0: it does not. A handler that comes takes it.
+    pub wait_mask: AtomicU64,
     /// The signal mask with which a thread that is being made starts, and its maker goes on.
     pub saved_mask: AtomicU64,
     /// For blocking signals around the runtime: the mask, and the one in force before.
@@ -104,6 +107,9 @@ pub struct ThreadBlock {
     next: AtomicPtr<ThreadBlock>,
     base: usize,
 }
+
+/// Set in `wait_mask` of a thread that waits: the bit of SIGKILL, which is in no mask.
+pub const WAITS: u64 = 1 << 8;
 
 const ALONE: u32 = 0;
 /// A child of vfork may use the area, as long as the thread itself waits.
@@ -178,6 +184,7 @@ impl ThreadBlock {
                 fault_signal_blocked: AtomicU32::new(0),
                 fault_signal_pending: AtomicU32::new(0),
                 fault_signal_of_child: AtomicU32::new(0),
+                wait_mask: AtomicU64::new(0),
                 saved_mask: AtomicU64::new(0),
                 block_words: [const { AtomicU64::new(0) }; 2],
                 handler_mask: AtomicU64::new(0),
@@ -230,6 +237,7 @@ impl ThreadBlock {
         self.fault_signal_blocked.store(0, Ordering::Relaxed);
         self.fault_signal_pending.store(0, Ordering::Relaxed);
         self.fault_signal_of_child.store(0, Ordering::Relaxed);
+        self.wait_mask.store(0, Ordering::Relaxed);
         // SAFETY: the block's thread is gone and the new one does not exist yet.
         unsafe {
             *self.stream.get() = FaultStream::new();

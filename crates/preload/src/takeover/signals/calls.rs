@@ -39,11 +39,14 @@ fn with_mask(
         return None;
     }
     let mask = argument(t, a[at])?;
-    if mask & fault_bit() == 0 {
-        return None;
+    if mask & fault_bit() != 0 {
+        a[at] = t.mask_slot(mask & !fault_bit());
     }
-    a[at] = t.mask_slot(mask & !fault_bit());
-    Some(Answer::Result(buffers::held_call(t, number, a)))
+    match number {
+        nr::SIGNALFD | nr::SIGNALFD4 if mask & fault_bit() == 0 => None,
+        nr::SIGNALFD | nr::SIGNALFD4 => Some(Answer::Result(buffers::held_call(t, number, a))),
+        _ => Some(Answer::Result(wait(t, mask, number, a))),
+    }
 }
 
 fn pselect(t: &'static ThreadBlock, mut a: Args) -> Option<Answer> {
@@ -55,12 +58,20 @@ fn pselect(t: &'static ThreadBlock, mut a: Args) -> Option<Answer> {
         return None;
     }
     let mask = argument(t, mask_at)?;
-    if mask & fault_bit() == 0 {
-        return None;
-    }
     let pair = [t.mask_slot(mask & !fault_bit()) as u64, 8];
-    a[5] = pair.as_ptr() as usize;
-    Some(Answer::Result(buffers::held_call(t, nr::PSELECT6, a)))
+    if mask & fault_bit() != 0 {
+        a[5] = pair.as_ptr() as usize;
+    }
+    Some(Answer::Result(wait(t, mask, nr::PSELECT6, a)))
+}
+
+/// Makes a call that waits with a mask of its own. A handler that ends the wait is entered with that
+/// mask, as by the kernel, and lets through what the call does.
+fn wait(t: &'static ThreadBlock, mask: u64, number: usize, a: Args) -> isize {
+    let outer = t.wait_mask.swap(mask & !fault_bit() | WAITS, Ordering::Relaxed);
+    let r = buffers::held_call(t, number, a);
+    t.wait_mask.store(outer, Ordering::Relaxed);
+    r
 }
 
 /// A word of the program's arguments; `None` where the address is bad (the kernel then says so).
@@ -277,6 +288,43 @@ mod tests {
         assert_eq!(get(inside), (0x10_0000, SS_AUTODISARM, size));
         assert_eq!(set(stack(SS_DISABLE | SS_AUTODISARM, size), inside), 0);
         assert_eq!(get(elsewhere), (0, SS_DISABLE | SS_AUTODISARM, 0));
+        t.give_back();
+    }
+
+    #[test]
+    fn a_handler_that_ends_a_wait_goes_by_the_mask_of_the_wait() {
+        static SEEN: AtomicU64 = AtomicU64::new(0);
+        const USR1: u64 = 1 << 9;
+        extern "C" fn handle(_: i32, _: usize, context: usize) {
+            let t = SEEN.load(Ordering::Acquire) as *const ThreadBlock;
+            // SAFETY: the waiting thread's block, which is never unmapped.
+            let t = unsafe { &*t };
+            let (ip, result) = (read_u64(context + UC_RIP) as usize, read_u64(context + UC_RAX));
+            let found = waits_with(t, ip, result).unwrap_or(0);
+            SEEN.store(found | WAITS, Ordering::Release);
+        }
+        // The first real-time signal that libc leaves to programs.
+        const SIG: i32 = 34;
+        let mut action = wrapped(KernelAction::default());
+        action.handler = handle as *const () as usize;
+        action.flags &= !SA_ONSTACK;
+        assert_eq!(kernel_action(SIG, Some(&action), None), 0);
+        let t = ThreadBlock::allocate().unwrap();
+        SEEN.store(core::ptr::from_ref(t).addr() as u64, Ordering::Release);
+        let blocked = 1u64 << (SIG - 1);
+        let mut before = 0u64;
+        let set = |how, mask: &u64, old| call!(nr::RT_SIGPROCMASK, how, mask as *const u64, old, 8);
+        assert_eq!(set(SIG_BLOCK, &blocked, &raw mut before), 0);
+        let _ = call!(nr::TKILL, uzswap::sys::gettid(), SIG);
+        let mut mask = USR1;
+        let answer = with_mask(t, nr::RT_SIGSUSPEND, [at(&mut mask), 8, 0, 0, 0, 0], 0, 1);
+        assert!(matches!(answer, Some(Answer::Result(r)) if r == Errno::EINTR.as_return()));
+        assert_eq!(SEEN.load(Ordering::Acquire), USR1 | WAITS);
+        assert_eq!(t.wait_mask.load(Ordering::Relaxed), 0);
+        assert_eq!(set(SIG_SETMASK, &before, core::ptr::null_mut()), 0);
+        // Another call, or one that had its result: the mask is the thread's.
+        t.wait_mask.store(USR1 | WAITS, Ordering::Relaxed);
+        assert_eq!(waits_with(t, 8, Errno::EINTR.as_return() as u64), None);
         t.give_back();
     }
 

@@ -22,6 +22,7 @@ const SIGINFO_BYTES: usize = 128;
 const FRAME_BYTES: usize = 8 + UCONTEXT_BYTES + SIGINFO_BYTES;
 // Offsets in ucontext.
 const UC_STACK: usize = 16;
+pub(super) const UC_RAX: usize = 40 + 13 * 8;
 const UC_RSP: usize = 40 + 15 * 8;
 pub(super) const UC_RIP: usize = 40 + 16 * 8;
 pub(super) const UC_ERR: usize = 40 + 19 * 8;
