@@ -82,7 +82,7 @@ impl Visit for Search {
 #[cfg(test)]
 mod tests {
     use super::super::call_and_hold;
-    use super::super::tests::block;
+    use super::super::tests::{block, connect};
     use super::*;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixDatagram;
@@ -99,6 +99,7 @@ mod tests {
 
     #[test]
     fn a_call_with_a_bad_pointer_takes_no_more_than_one_datagram() {
+        connect();
         let (t, only_to_read) = (block(), managed(PROT_READ));
         let (to, from) = UnixDatagram::pair().unwrap();
         from.set_nonblocking(true).unwrap();
