@@ -545,20 +545,46 @@ fn send_pieces(t: &'static ThreadBlock, a: Args) -> isize {
     done as isize
 }
 
+/// Makes a call with its buffers held, once paging is on.
+pub(super) fn hold_and_call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
+    match number {
+        nr::GETRANDOM if a[1] > piece_bytes() && managed(a[0], a[1]) => random_pieces(t, a),
+        _ => held_call(t, number, clamp_length(number, a)),
+    }
+}
+
+/// Much randomness, in pieces. Where no signal comes the kernel gives as much as is asked for, and
+/// not every program asks for the rest.
+fn random_pieces(t: &'static ThreadBlock, a: Args) -> isize {
+    let (len, mut done) = (a[1].min(MOST_BYTES), 0);
+    while done < len {
+        let piece = (len - done).min(piece_bytes());
+        let r = held_call(t, nr::GETRANDOM, [a[0] + done, piece, a[2], a[3], a[4], a[5]]);
+        if r < 0 {
+            return if done > 0 { done as isize } else { r };
+        }
+        done += r as usize;
+        if (r as usize) < piece {
+            break;
+        }
+    }
+    done as isize
+}
+
 /// Cuts the length of a buffer that a call may fill in part to one that can be held. Returns the
 /// arguments with it.
-pub(super) fn clamp_length(number: usize, mut a: Args) -> Args {
+fn clamp_length(number: usize, mut a: Args) -> Args {
     const MSG_WAITALL: usize = 0x100;
     /// The longest buffer of a datagram, in bytes: many times the largest receive buffer that a
     /// program can have without privilege.
     const DATAGRAM_MOST: usize = 16 << 20;
-    match number {
-        nr::RECVFROM if a[2] > piece_bytes() && a[3] & MSG_WAITALL == 0 && managed(a[1], a[2]) => {
-            let most = if cut(a[0]) == Cut::Stream { piece_bytes() } else { DATAGRAM_MOST };
-            a[2] = a[2].min(most);
-        }
-        nr::GETRANDOM if managed(a[0], a[1]) => a[1] = a[1].min(piece_bytes()),
-        _ => {}
+    if number == nr::RECVFROM
+        && a[2] > piece_bytes()
+        && a[3] & MSG_WAITALL == 0
+        && managed(a[1], a[2])
+    {
+        let most = if cut(a[0]) == Cut::Stream { piece_bytes() } else { DATAGRAM_MOST };
+        a[2] = a[2].min(most);
     }
     a
 }
@@ -651,6 +677,21 @@ mod tests {
         PAGER.note_unmapped(&mut PAGER.enter(), at, at + PAGE_SIZE);
         assert!(is_range(at, 0) && is_range(at, ADDRESS_END - at));
         assert!(!is_range(at, ADDRESS_END - at + 1) && !is_range(usize::MAX, 1));
+        t.give_back();
+    }
+
+    #[test]
+    fn as_much_randomness_comes_as_is_asked_for() {
+        const BYTES: usize = (2 << 20) + 5;
+        connect();
+        let (t, at) = (block(), map_anonymous(BYTES, PROT_READ | PROT_WRITE).unwrap());
+        let end = at + page_ceil(BYTES);
+        PAGER.note_mapped(&mut PAGER.enter(), at, end, 3, RangeFlags::NONE);
+        assert_eq!(hold_and_call(t, nr::GETRANDOM, [at, BYTES, 0, 0, 0, 0]), BYTES as isize);
+        // A flag that the kernel does not know.
+        let refused = hold_and_call(t, nr::GETRANDOM, [at, BYTES, 1 << 9, 0, 0, 0]);
+        assert_eq!(refused, Errno::EINVAL.as_return());
+        PAGER.note_unmapped(&mut PAGER.enter(), at, end);
         t.give_back();
     }
 
