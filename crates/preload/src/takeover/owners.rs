@@ -40,9 +40,9 @@ pub fn look_for_abandoned() {
     });
 }
 
-/// Whether there is no such thread, it has ended and its parent has not waited for it, or its number
-/// is that of another process by now. 0: its number is that of another process that shares this
-/// memory (`ThreadBlock::adopt_guest`).
+/// Whether there is no such thread, it has ended and its parent has not waited for it, or its
+/// number is that of another process by now. 0: its number is that of another process that shares
+/// this memory (`ThreadBlock::adopt_guest`).
 fn is_gone(owner: u32) -> bool {
     const P_PID: usize = 1;
     /// WEXITED, without reaping: WNOWAIT, WNOHANG, `__WALL`.

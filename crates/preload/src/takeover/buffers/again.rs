@@ -1,9 +1,9 @@
-//! Whether a call that has answered EFAULT is made again: a page of ours may be the reason, or a bad
-//! pointer of the program's own.
+//! Whether a call that has answered EFAULT is made again: a page of ours may be the reason, or a
+//! bad pointer of the program's own.
 //!
-//! Some calls have taken something by then: a datagram, a child that has ended, a signal. Made again
-//! with a bad pointer, such a call would take the next one, or wait for it. So it is made again only
-//! where memory that it names, and the program may use, is missing.
+//! Some calls have taken something by then: a datagram, a child that has ended, a signal. Made
+//! again with a bad pointer, such a call would take the next one, or wait for it. So it is made
+//! again only where memory that it names, and the program may use, is missing.
 
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE};
@@ -63,7 +63,7 @@ impl Visit for Search {
             if range.prot & right as u32 == 0 || is_left.iter().any(|f| range.flags.has(*f)) {
                 continue;
             }
-            // What the call holds is resident and free to be written.
+            // Pages that the call holds are resident and free to be written.
             self.has_found = (from..range.end.min(end))
                 .step_by(PAGE_SIZE)
                 .any(|page| PAGER.table.get(page).is_none_or(|e| !e.is_writable()));

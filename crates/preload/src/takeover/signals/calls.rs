@@ -65,8 +65,8 @@ fn pselect(t: &'static ThreadBlock, mut a: Args) -> Option<Answer> {
     Some(Answer::Result(wait(t, mask, nr::PSELECT6, a)))
 }
 
-/// Makes a call that waits with a mask of its own. A handler that ends the wait is entered with that
-/// mask, as by the kernel, and lets through what the call does.
+/// Makes a call that waits with a mask of its own. A handler that ends the wait is entered with
+/// that mask, as by the kernel, and lets through what the call does.
 fn wait(t: &'static ThreadBlock, mask: u64, number: usize, a: Args) -> isize {
     let outer = t.wait_mask.swap(mask & !fault_bit() | WAITS, Ordering::Relaxed);
     let r = buffers::held_call(t, number, a);

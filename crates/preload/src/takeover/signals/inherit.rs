@@ -1,10 +1,10 @@
-//! The fault signal at an exec. A program that is executed inherits the signals that are ignored, and
-//! the mask: the kernel's, in which the fault signal is neither ignored nor blocked. So it is made
-//! what the program believes, for the time of the call.
+//! The fault signal at an exec. A program that is executed inherits the signals that are ignored,
+//! and the mask: the kernel's, in which the fault signal is neither ignored nor blocked. So it is
+//! made what the program believes, for the time of the call.
 //!
-//! A fault would end the process meanwhile. So the stack is held, and a handler of the program's that
-//! comes in between is run as ever: it blocks no fault signal, and takes back that it is ignored.
-//! A process that has other threads does not ignore the signal: one of them may fault.
+//! A fault would end the process meanwhile. So the stack is held, and a handler of the program's
+//! that comes in between is run as ever: it blocks no fault signal, and takes back that it is
+//! ignored. A process that has other threads does not ignore the signal: one of them may fault.
 //!
 //! # Safety charter
 //! As for [`super`].
