@@ -1364,6 +1364,12 @@ static void case_descriptor_limit(void) {
 static void case_exec_again(void) {
     char *level = getenv("EDGE_LEVEL");
     int n = level ? atoi(level) : 0;
+    sigset_t mask;
+    struct sigaction bus, segv;
+    sigprocmask(SIG_SETMASK, NULL, &mask);
+    sigaction(SIGBUS, NULL, &bus), sigaction(SIGSEGV, NULL, &segv);
+    show("blocked %d %d ignored %d %d\n", sigismember(&mask, SIGBUS), sigismember(&mask, SIGSEGV),
+         bus.sa_handler == SIG_IGN, segv.sa_handler == SIG_IGN);
     push_out();
     show("level %d right %d\n", n, big_is_right());
     if (n == 4) return;
