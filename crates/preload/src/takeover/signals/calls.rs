@@ -22,7 +22,7 @@ pub(in crate::takeover) fn call(t: &'static ThreadBlock, number: usize, a: Args)
         nr::PPOLL => with_mask(t, number, a, 3, 4),
         nr::EPOLL_PWAIT | nr::EPOLL_PWAIT2 => with_mask(t, number, a, 4, 5),
         nr::SIGNALFD | nr::SIGNALFD4 => with_mask(t, number, a, 1, 2),
-        nr::PSELECT6 => pselect(t, a),
+        nr::PSELECT6 | nr::IO_PGETEVENTS => with_pair(t, number, a),
         _ => None,
     }
 }
@@ -49,7 +49,8 @@ fn with_mask(
     }
 }
 
-fn pselect(t: &'static ThreadBlock, mut a: Args) -> Option<Answer> {
+/// A call that takes a pointer to a mask and its size by pointer in its last argument.
+fn with_pair(t: &'static ThreadBlock, number: usize, mut a: Args) -> Option<Answer> {
     if a[5] == 0 {
         return None;
     }
@@ -62,7 +63,7 @@ fn pselect(t: &'static ThreadBlock, mut a: Args) -> Option<Answer> {
     if mask & fault_bit() != 0 {
         a[5] = pair.as_ptr() as usize;
     }
-    Some(Answer::Result(wait(t, mask, nr::PSELECT6, a)))
+    Some(Answer::Result(wait(t, mask, number, a)))
 }
 
 /// Makes a call that waits with a mask of its own. A handler that ends the wait is entered with
@@ -310,17 +311,25 @@ mod tests {
         action.flags &= !SA_ONSTACK;
         assert_eq!(kernel_action(SIG, Some(&action), None), 0);
         let t = ThreadBlock::allocate().unwrap();
-        SEEN.store(core::ptr::from_ref(t).addr() as u64, Ordering::Release);
         let blocked = 1u64 << (SIG - 1);
         let mut before = 0u64;
         let set = |how, mask: &u64, old| call!(nr::RT_SIGPROCMASK, how, mask as *const u64, old, 8);
         assert_eq!(set(SIG_BLOCK, &blocked, &raw mut before), 0);
-        let _ = call!(nr::TKILL, uzswap::sys::gettid(), SIG);
-        let mut mask = USR1;
-        let answer = with_mask(t, nr::RT_SIGSUSPEND, [at(&mut mask), 8, 0, 0, 0, 0], 0, 1);
-        assert!(matches!(answer, Some(Answer::Result(r)) if r == Errno::EINTR.as_return()));
-        assert_eq!(SEEN.load(Ordering::Acquire), USR1 | WAITS);
-        assert_eq!(t.wait_mask.load(Ordering::Relaxed), 0);
+        let (mut mask, mut ring, mut events) = (USR1, 0usize, [0u64; 4]);
+        let mut pair = [at(&mut mask), 8];
+        let mut waits = std::vec![(nr::RT_SIGSUSPEND, [pair[0], 8, 0, 0, 0, 0])];
+        if call!(nr::IO_SETUP, 1, &raw mut ring) == 0 {
+            waits.push((nr::IO_PGETEVENTS, [ring, 1, 1, at(&mut events), 0, at(&mut pair)]));
+        }
+        for (number, a) in waits {
+            SEEN.store(core::ptr::from_ref(t).addr() as u64, Ordering::Release);
+            let _ = call!(nr::TKILL, uzswap::sys::gettid(), SIG);
+            let answer = super::call(t, number, a);
+            assert!(matches!(answer, Some(Answer::Result(r)) if r == Errno::EINTR.as_return()));
+            assert_eq!(SEEN.load(Ordering::Acquire), USR1 | WAITS, "call {number}");
+            assert_eq!(t.wait_mask.load(Ordering::Relaxed), 0);
+        }
+        let _ = call!(nr::IO_DESTROY, ring);
         assert_eq!(set(SIG_SETMASK, &before, core::ptr::null_mut()), 0);
         // Another call, or one that had its result: the mask is the thread's.
         t.wait_mask.store(USR1 | WAITS, Ordering::Relaxed);
