@@ -9,7 +9,8 @@
 //!
 //! A disk that was full has room again when another program's files are gone, and a server that was
 //! away comes back. Each trial is one write. It costs little where a disk is full, and the evictor
-//! some seconds where a server does not answer, so trials that fail become rare.
+//! some seconds where a server does not answer, so trials that fail become rare. It goes to another
+//! place than the one that has failed (`store/cluster/places.rs`): a disk may have a bad block.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -141,8 +142,17 @@ mod tests {
         );
     }
 
+    /// A store that has room again, and one of which a place stays bad: they fail in this way, and
+    /// then in that.
+    const FAULTS: [[Fault; 2]; 2] =
+        [[Fault::From(1), Fault::Never], [Fault::WritesTo(0), Fault::WritesTo(0)]];
+
     #[test]
-    fn a_store_that_has_room_again_is_written_again() {
+    fn a_store_that_has_room_again_or_a_bad_place_is_written_again() {
+        FAULTS.into_iter().for_each(is_written_again);
+    }
+
+    fn is_written_again([fault, later]: [Fault; 2]) {
         const PAGES: usize = 300;
         let w = World::new(Spec { has_store: true, ..Spec::roomy(PAGES) });
         let (pager, cache, store) = (&w.pager, &w.active().cache, w.store.expect("asked for"));
@@ -153,15 +163,15 @@ mod tests {
             assert_eq!(touch, Touch::Done);
         }
         let begun = pager.balance.percent();
-        store.set_fault(Fault::From(1));
+        store.set_fault(fault);
         w.page_out();
         cache.shrink(1 << 20);
         assert!(cache.store_failure().is_some());
         pager.tend_store();
         assert!(pager.balance.percent() > begun);
         assert!(cache.counters().cluster_writes == 0);
-        // The disk has room, and nobody has looked yet.
-        store.set_fault(Fault::Never);
+        // The disk could be written, and nobody has looked yet.
+        store.set_fault(later);
         pager.tend_store();
         cache.shrink(1 << 20);
         assert_eq!(cache.counters().cluster_writes, 0);

@@ -16,6 +16,8 @@ pub enum Fault {
     From(u64),
     /// Every n-th one fails.
     Every(u64),
+    /// All writes to the place there fail.
+    WritesTo(u64),
 }
 
 /// A store in memory. `Copy`, so what belongs to it lives for ever, but for the contents: they end
@@ -90,12 +92,13 @@ impl MemoryStore {
         change(&mut self.0.bytes.lock().unwrap());
     }
 
-    fn step(self) -> Result<()> {
+    fn step(self, writes_to: Option<u64>) -> Result<()> {
         let n = self.0.operations.fetch_add(1, Ordering::Relaxed) + 1;
         match *self.0.fault.lock().unwrap() {
             Fault::Once(k) if n == k => Err(Errno::EIO),
             Fault::From(k) if n >= k => Err(Errno::EIO),
             Fault::Every(k) if n.is_multiple_of(k) => Err(Errno::EIO),
+            Fault::WritesTo(at) if writes_to == Some(at) => Err(Errno::EIO),
             _ => Ok(()),
         }
     }
@@ -109,7 +112,7 @@ impl Store for MemoryStore {
                 && buf.as_ptr().addr().is_multiple_of(BLOCK_BYTES)
         );
         self.0.reads.fetch_add(1, Ordering::Relaxed);
-        self.step()?;
+        self.step(None)?;
         let bytes = self.0.bytes.lock().unwrap();
         buf.copy_from_slice(bytes.get(at as usize..at as usize + buf.len()).ok_or(Errno::EIO)?);
         Ok(())
@@ -173,7 +176,7 @@ impl MemoryStore {
         if bytes.len() < end {
             bytes.resize(end, 0);
         }
-        if let Err(e) = self.step() {
+        if let Err(e) = self.step(Some(at)) {
             // A failed write leaves arbitrary bytes behind.
             bytes[at as usize..end].fill(0x5a);
             return Err(e);

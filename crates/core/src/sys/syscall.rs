@@ -29,6 +29,7 @@ impl Errno {
     pub const EMFILE: Errno = Errno(24);
     pub const ENOSPC: Errno = Errno(28);
     pub const ENOSYS: Errno = Errno(38);
+    pub const ENODATA: Errno = Errno(61);
     pub const ENOPROTOOPT: Errno = Errno(92);
     pub const EOPNOTSUPP: Errno = Errno(95);
     pub const ETIMEDOUT: Errno = Errno(110);

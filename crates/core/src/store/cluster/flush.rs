@@ -47,6 +47,12 @@ impl<S: Store> Flush<S> {
     }
 }
 
+/// Whether another place may take what this one did not: an error of its blocks, which the kernel
+/// calls ENODATA if the disk says so.
+fn is_of_the_place(why: Errno) -> bool {
+    matches!(why, Errno::EIO | Errno::ENODATA)
+}
+
 impl<S: Store> Clusters<S> {
     /// Whether a flush of full clusters is due.
     pub fn has_full(&self) -> bool {
@@ -75,7 +81,7 @@ impl<S: Store> Clusters<S> {
         let of = match Use::new(sequence) {
             Ok(of) => of,
             Err(e) => {
-                self.put_slot(slot, disk_blocks, file as u8);
+                self.put_slot(slot, disk_blocks, file as u8, false);
                 self.failure = Some(e);
                 return None;
             }
@@ -127,9 +133,9 @@ impl<S: Store> Clusters<S> {
             Err(e) => {
                 self.failure = Some(e);
                 // A place without disk space may not get any: after a retry places that have some
-                // come first.
+                // come first, and those that a disk cannot write to are left out.
                 let c = *self.records.get(flush.cluster);
-                self.put_slot(c.slot, c.disk_blocks, file as u8);
+                self.put_slot(c.slot, c.disk_blocks, file as u8, is_of_the_place(e));
                 self.records.get_mut(flush.cluster).disk_blocks = 0;
                 if c.live == 0 {
                     self.drop_buffer(b);

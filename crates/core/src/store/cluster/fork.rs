@@ -119,7 +119,8 @@ impl<S: Store> Clusters<S> {
     /// leashes of the files that were inherited already are inherited again, by the fork itself.
     pub fn in_child(&mut self, leash: Leash) {
         self.snapshots.clear();
-        for name in [ListName::Idle, ListName::Holes, ListName::Deferred] {
+        let all = [ListName::Idle, ListName::Holes, ListName::SetAside, ListName::Deferred];
+        for name in all {
             while let Some(id) = self.records.pop(name) {
                 self.records.free(id);
             }

@@ -506,8 +506,9 @@ impl<S: Store> Drop for Clusters<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::MemoryStore;
+    use super::super::testing::{Fault, MemoryStore};
     use super::super::{FileStore, Progress, Queue};
+    use super::places::SET_ASIDE_MOST;
     use super::*;
     use crate::sys::file::testing;
     use crate::testing::object;
@@ -622,6 +623,44 @@ mod tests {
             let sealed = &mut all.as_mut_slice()[sealed_range(place.offset, *len)];
             assert_eq!(source.open(place.offset, sealed), Ok(&object(3, *len)[..]));
         }
+        c.check();
+    }
+
+    #[test]
+    fn a_trial_writes_beside_the_place_that_takes_nothing() {
+        let (mut c, mut queue) = clusters();
+        let store = c.origin.expect("it has one");
+        store.set_fault(Fault::WritesTo(0));
+        fill(&mut c);
+        assert_eq!(flush(&mut c, &mut queue), Some(Err(Errno::EIO)));
+        assert_eq!((flush(&mut c, &mut queue), c.failure()), (None, Some(Errno::EIO)));
+        c.clear_failure();
+        assert_eq!(flush(&mut c, &mut queue), Some(Ok(())));
+        fill(&mut c);
+        assert_eq!((flush(&mut c, &mut queue), c.failure()), (Some(Ok(())), None));
+        c.check();
+        // A child has a file of its own, and the place there is another.
+        let leash = c.prepare_fork();
+        c.in_child(leash);
+        c.check();
+    }
+
+    #[test]
+    fn places_that_fail_are_set_aside_while_they_are_few() {
+        let (mut c, mut queue) = clusters();
+        let store = c.origin.expect("it has one");
+        store.set_fault(Fault::From(1));
+        fill(&mut c);
+        for _ in 0..4 * SET_ASIDE_MOST {
+            assert_eq!(flush(&mut c, &mut queue), Some(Err(Errno::EIO)));
+            c.clear_failure();
+            c.check();
+        }
+        let own = |c: &Clusters<MemoryStore>| c.files[0].as_ref().expect("its own").next_slot;
+        assert_eq!(own(&c), SET_ASIDE_MOST + 1);
+        store.set_fault(Fault::Never);
+        assert_eq!(flush(&mut c, &mut queue), Some(Ok(())));
+        assert_eq!(own(&c), SET_ASIDE_MOST + 1);
         c.check();
     }
 

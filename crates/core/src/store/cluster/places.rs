@@ -12,6 +12,9 @@ const IDLE_SLOTS_KEPT: u32 = 64;
 const COMPACT_SLACK_BYTES: u64 = 4 << 20;
 /// Records looked at in one search for a sparse cluster.
 const COMPACT_SCAN: u32 = 512;
+/// Places that are set aside at most: a disk has few bad blocks. Where more writes fail the whole
+/// disk does, and no place is worse than another.
+pub(super) const SET_ASIDE_MOST: u32 = 64;
 /// Flushes between two looks at whether forked children have gone.
 const SNAPSHOT_POLL_FLUSHES: u64 = 16;
 
@@ -79,11 +82,20 @@ impl<S: Store> Clusters<S> {
         Ok((slot, 0))
     }
 
-    pub(super) fn put_slot(&mut self, slot: u32, disk_blocks: u8, file: u8) {
+    /// Puts a place back that has nothing. `is_bad`: it does not take writes, perhaps for good. It
+    /// is set aside then, or the next trial of the store would fail by it again.
+    pub(super) fn put_slot(&mut self, slot: u32, disk_blocks: u8, file: u8, is_bad: bool) {
+        let by_space =
+            |c: &Cluster| if c.disk_blocks > 0 { ListName::Idle } else { ListName::Holes };
+        if is_bad && self.records.len(ListName::SetAside) >= SET_ASIDE_MOST {
+            // The first one that was set aside is the first to be tried.
+            self.records.sort_out(ListName::SetAside, by_space);
+        }
         // Without memory for a record the place is lost to this process; nothing else is.
         let Ok(id) = self.records.allocate() else { return };
-        *self.records.get_mut(id) = Cluster { slot, disk_blocks, file, ..Cluster::UNUSED };
-        self.records.push(if disk_blocks > 0 { ListName::Idle } else { ListName::Holes }, id);
+        let c = Cluster { slot, disk_blocks, file, ..Cluster::UNUSED };
+        *self.records.get_mut(id) = c;
+        self.records.push(if is_bad { ListName::SetAside } else { by_space(&c) }, id);
     }
 
     /// Whether there are more places with disk space than will be written to soon.

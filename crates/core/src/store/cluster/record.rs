@@ -99,6 +99,8 @@ pub enum ListName {
     /// Places to write to that have none.
     Holes,
     Deferred,
+    /// Places to write to at which a write has failed.
+    SetAside,
 }
 
 /// All records, by id.
@@ -106,12 +108,12 @@ pub struct Records {
     table: Table<Cluster>,
     /// Ids ever given out.
     high: u32,
-    lists: [List; 4],
+    lists: [List; 5],
 }
 
 impl Records {
     pub const fn new() -> Records {
-        Records { table: Table::new(), high: 0, lists: [EMPTY; 4] }
+        Records { table: Table::new(), high: 0, lists: [EMPTY; 5] }
     }
 
     pub fn get(&self, id: u32) -> &Cluster {
@@ -138,7 +140,7 @@ impl Records {
         c.next = next;
         c.state = match name {
             ListName::Unused => State::Unused,
-            ListName::Idle | ListName::Holes => State::Idle,
+            ListName::Idle | ListName::Holes | ListName::SetAside => State::Idle,
             ListName::Deferred => State::Deferred,
         } as u8;
     }
@@ -200,7 +202,8 @@ impl Records {
             n
         };
         assert_eq!(walked(ListName::Unused), states[State::Unused as usize]);
-        assert_eq!(walked(ListName::Idle) + walked(ListName::Holes), states[State::Idle as usize]);
+        let idle = [ListName::Idle, ListName::Holes, ListName::SetAside].map(walked);
+        assert_eq!(idle.iter().sum::<u32>(), states[State::Idle as usize]);
         assert_eq!(walked(ListName::Deferred), states[State::Deferred as usize]);
     }
 }

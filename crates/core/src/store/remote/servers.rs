@@ -284,9 +284,11 @@ impl Remote {
         }
         let written = results().filter(|result| *result == Some(Ok(()))).count();
         if written == 0 {
-            // The error of a server without room is passed on rather than that of one that is gone.
-            let is_full = results().any(|result| result == Some(Err(Errno::ENOSPC)));
-            return Some(Err(if is_full { Errno::ENOSPC } else { NO_ANSWER }));
+            // The error of a server without room, or with a bad place, is passed on rather than
+            // that of one that is gone.
+            let said = |why: &Errno| results().any(|result| result == Some(Err(*why)));
+            let why = [Errno::ENOSPC, Errno::EIO].into_iter().find(said);
+            return Some(Err(why.unwrap_or(NO_ANSWER)));
         }
         self.counts.lone_copies.fetch_add(u64::from(written < self.copies), Ordering::Relaxed);
         Some(Ok(()))
@@ -525,6 +527,27 @@ mod tests {
         assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
         assert_eq!(server.contents()[CLAIM..][..BYTES.len()], BYTES);
         close(&remote);
+    }
+
+    #[test]
+    fn the_error_of_a_server_that_is_there_is_told_rather_than_that_of_one_that_is_gone() {
+        let remote = remote(&["one", "other"].map(path));
+        let told = |results: [Errno; 2]| {
+            let copy = |server: usize| Sent {
+                spot: spot(server).expect("there is one"),
+                sent: Err(NO_ANSWER),
+                result: Some(Err(results[server])),
+                is_again: false,
+                again_at_ns: 0,
+            };
+            let copies = [0, 1].map(|server| Some(copy(server)));
+            let mut flight =
+                Flight { copies, len: BYTES.len(), patience: Patience::new(PATIENCE_NS) };
+            remote.land(&mut flight, &BYTES, true)
+        };
+        assert_eq!(told([NO_ANSWER; 2]), Some(Err(NO_ANSWER)));
+        assert_eq!(told([NO_ANSWER, Errno::EIO]), Some(Err(Errno::EIO)), "a place is bad");
+        assert_eq!(told([Errno::EIO, Errno::ENOSPC]), Some(Err(Errno::ENOSPC)));
     }
 
     #[test]

@@ -49,7 +49,7 @@ use crate::sys::{Errno, Result};
 
 /// A server no longer has a value that was written: ENODATA. The server was restarted, or the value
 /// was deleted, evicted, has expired, or was lost in a failover.
-pub const GONE: Errno = Errno(61);
+pub const GONE: Errno = Errno::ENODATA;
 
 /// `uz:` (by which an ACL can name our keys) and nine random letters of a run's: 54 bits.
 pub const PREFIX_BYTES: usize = 12;
