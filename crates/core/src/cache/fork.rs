@@ -1,9 +1,9 @@
 //! Fork: memory is copied, the file is shared.
 //!
 //! A fork must find the cache at rest: [`SwapCache::prepare_fork`] takes every lock and waits for
-//! reads and writes under way, and the guard is given to one of three ends. The further use of the
-//! file by the two sides is decided in `store/cluster/fork.rs`: the parent keeps what the child can
-//! read, the child writes to a file of its own.
+//! reads, writes and a training under way, and the guard is given to one of three ends. The further
+//! use of the file by the two sides is decided in `store/cluster/fork.rs`: the parent keeps what
+//! the child can read, the child writes to a file of its own.
 
 use super::SwapCache;
 use super::glance::StateGuard;
@@ -11,7 +11,7 @@ use super::group::{UNPACKED, Unpacked};
 use super::read::{READERS, Reader};
 use super::recompress::Packer;
 use super::writeback::Writer;
-use crate::codec::HeldStreams;
+use crate::codec::{HeldStreams, Samples};
 use crate::store::Store;
 use crate::store::cluster::Leash;
 use crate::sys::sync::MutexGuard;
@@ -21,6 +21,7 @@ use crate::sys::sync::MutexGuard;
 pub struct ForkGuard<'a, S: Store> {
     // Dropped in this order: the reverse of the order of locking.
     state: StateGuard<'a, S>,
+    _training: MutexGuard<'a, Samples>,
     _streams: HeldStreams<'a>,
     _unpacked: [MutexGuard<'a, Unpacked>; UNPACKED],
     readers: [MutexGuard<'a, Reader>; READERS],
@@ -32,7 +33,7 @@ pub struct ForkGuard<'a, S: Store> {
 impl<S: Store> SwapCache<S> {
     /// Brings the cache to rest. Until the guard is gone, every other call waits.
     pub fn prepare_fork(&self) -> ForkGuard<'_, S> {
-        let packer = self.packer.lock();
+        let _packer = self.packer.lock();
         let mut writer = self.writer.lock();
         self.settle(&mut writer);
         let mut readers = self.readers.each_ref().map(|r| r.lock());
@@ -40,9 +41,10 @@ impl<S: Store> SwapCache<S> {
         readers.iter_mut().for_each(|r| r.settle());
         let _unpacked = self.unpacked.each_ref().map(|u| u.lock());
         let _streams = self.streams.hold_all();
+        let _training = self.codecs.hold_training();
         let mut state = self.state.lock();
         let leash = state.clusters.prepare_fork();
-        ForkGuard { state, _streams, _unpacked, readers, writer, _packer: packer, leash }
+        ForkGuard { state, _training, _streams, _unpacked, readers, writer, _packer, leash }
     }
 
     /// In the parent, after a fork that succeeded.

@@ -34,7 +34,8 @@
 //! 4. `unpacked[i]`: the pages of one group; held while it is decompressed, and while its members
 //!    are written back.
 //! 5. a stream of the codec; never held during I/O (others spin for it).
-//! 6. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one
+//! 6. the samples of the codec; held while a dictionary is trained, and only tried but for a fork.
+//! 7. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one
 //!    object, or one cluster.
 //!
 //! A thread that lets `state` go leaves the figures behind that each fault asks for ([`glance`]).
@@ -406,7 +407,7 @@ impl<S: Store> SwapCache<S> {
 
     /// Trains a dictionary on the pages seen so far if the codec wants one and it is time
     /// (`zstd:dict=auto`). For a thread that can spare some 20 ms between two rounds of work;
-    /// training takes no lock, and everything goes on meanwhile.
+    /// training takes no lock that others wait for, and everything but a fork goes on meanwhile.
     pub fn train(&self) -> Training {
         if self.codecs.training_due() { self.codecs.train() } else { Training::NotDue }
     }

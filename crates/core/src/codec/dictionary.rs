@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::sys::codec_ffi::{ZstdCompressor, ZstdDictionary};
 use crate::sys::mem::Mapping;
 use crate::sys::once::Once;
-use crate::sys::slot::Slot;
+use crate::sys::sync::{Mutex, MutexGuard};
 
 /// A dictionary's number has four bits of the codec id, and 0 is none.
 pub const MAX_DICTIONARIES: usize = 15;
@@ -60,7 +60,8 @@ pub enum Training {
     Kept { bytes_before: usize, bytes_after: usize },
 }
 
-struct Samples {
+/// The samples for the next dictionary.
+pub struct Samples {
     memory: Option<Mapping>,
     count: usize,
     /// Pages to let pass before sampling starts, and the next such number.
@@ -73,11 +74,12 @@ pub struct Dictionaries {
     trained: [Once<Trained>; MAX_DICTIONARIES],
     /// The number of the newest dictionary.
     newest: AtomicU32,
-    samples: Slot<Samples>,
+    /// Tried, and waited for by a fork only.
+    samples: Mutex<Samples>,
     passed: AtomicU32,
-    /// Whether `samples` is full; written by the thread that has the slot.
+    /// Whether `samples` is full; written by the thread that has them.
     due: AtomicU32,
-    /// Memory of `samples`, to be read by others; written by the thread that has the slot.
+    /// Memory of `samples`, to be read by others; written by the thread that has them.
     sample_bytes: AtomicUsize,
 }
 
@@ -93,7 +95,7 @@ impl Dictionaries {
         Dictionaries {
             trained: [const { Once::new() }; MAX_DICTIONARIES],
             newest: AtomicU32::new(0),
-            samples: Slot::new(samples),
+            samples: Mutex::new(samples),
             passed: AtomicU32::new(0),
             due: AtomicU32::new(0),
             sample_bytes: AtomicUsize::new(0),
@@ -128,24 +130,29 @@ impl Dictionaries {
     #[cold]
     fn sample(&self, src: &[u8], passed: u32) {
         // Another thread has the samples: this page need not be one of them.
-        let Some(taken) = self.samples.try_take() else { return };
-        taken.with(|samples| {
-            let full = self.newest.load(Ordering::Relaxed) as usize == MAX_DICTIONARIES;
-            if samples.count == SAMPLES || passed < samples.pause_pages || full {
-                return;
-            }
-            if samples.memory.is_none() {
-                samples.memory = Mapping::new(SAMPLES * SAMPLE_BYTES).ok();
-            }
-            let Some(memory) = &mut samples.memory else { return };
-            let at = samples.count * SAMPLE_BYTES;
-            memory.as_mut_slice()[at..at + SAMPLE_BYTES].copy_from_slice(&src[..SAMPLE_BYTES]);
-            samples.count += 1;
-            self.sample_bytes.store(samples.count * SAMPLE_BYTES, Ordering::Relaxed);
-            if samples.count == SAMPLES {
-                self.due.store(1, Ordering::Relaxed);
-            }
-        });
+        let Some(mut taken) = self.samples.try_lock() else { return };
+        let samples = &mut *taken;
+        let full = self.newest.load(Ordering::Relaxed) as usize == MAX_DICTIONARIES;
+        if samples.count == SAMPLES || passed < samples.pause_pages || full {
+            return;
+        }
+        if samples.memory.is_none() {
+            samples.memory = Mapping::new(SAMPLES * SAMPLE_BYTES).ok();
+        }
+        let Some(memory) = &mut samples.memory else { return };
+        let at = samples.count * SAMPLE_BYTES;
+        memory.as_mut_slice()[at..at + SAMPLE_BYTES].copy_from_slice(&src[..SAMPLE_BYTES]);
+        samples.count += 1;
+        self.sample_bytes.store(samples.count * SAMPLE_BYTES, Ordering::Relaxed);
+        if samples.count == SAMPLES {
+            self.due.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the samples, and waits for a training that is under way: for the moment of a fork, so
+    /// that the child, which has no such thread, does not find them taken for ever.
+    pub fn hold(&self) -> MutexGuard<'_, Samples> {
+        self.samples.lock()
     }
 
     /// Whether [`train`](Self::train) has work to do.
@@ -156,22 +163,20 @@ impl Dictionaries {
     /// Makes a candidate of the samples, and puts it in force if it gains. The samples are given
     /// back.
     pub fn train(&self, level: i8) -> Training {
-        let Some(taken) = self.samples.try_take() else { return Training::NotDue };
-        taken.with(|samples| {
-            if samples.count < SAMPLES {
-                return Training::NotDue;
-            }
-            let Some(memory) = samples.memory.take() else { return Training::NotDue };
-            samples.count = 0;
-            // The next pause is twice as long.
-            samples.pause_pages = samples.next_pause_pages;
-            samples.next_pause_pages = samples.next_pause_pages.saturating_mul(2);
-            self.passed.store(1, Ordering::Relaxed);
-            self.due.store(0, Ordering::Relaxed);
-            let training = self.try_candidate(memory, level).unwrap_or(Training::Rejected);
-            self.sample_bytes.store(0, Ordering::Relaxed);
-            training
-        })
+        let Some(mut samples) = self.samples.try_lock() else { return Training::NotDue };
+        if samples.count < SAMPLES {
+            return Training::NotDue;
+        }
+        let Some(memory) = samples.memory.take() else { return Training::NotDue };
+        samples.count = 0;
+        // The next pause is twice as long.
+        samples.pause_pages = samples.next_pause_pages;
+        samples.next_pause_pages = samples.next_pause_pages.saturating_mul(2);
+        self.passed.store(1, Ordering::Relaxed);
+        self.due.store(0, Ordering::Relaxed);
+        let training = self.try_candidate(memory, level).unwrap_or(Training::Rejected);
+        self.sample_bytes.store(0, Ordering::Relaxed);
+        training
     }
 
     /// Makes a candidate, and puts it in force. `None`: it is not worth it, or could not be tried.

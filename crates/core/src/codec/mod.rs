@@ -45,7 +45,7 @@ pub(crate) mod words;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-pub use dictionary::Training;
+pub use dictionary::{Samples, Training};
 pub use same_filled::{fill, same_filled};
 pub use scratch::Scratch;
 pub use spec::{Algorithm, CodecInfo, CodecSpec, ParseError, list};
@@ -53,6 +53,7 @@ pub use streams::{HeldStreams, Stream, Streams};
 
 use crate::sys::codec_ffi::{self, NoOutput};
 use crate::sys::contention::{self, Slow};
+use crate::sys::sync::MutexGuard;
 use dictionary::Dictionaries;
 
 /// An entry's record of its codec: the format, and from bit 4 up the number of the dictionary (0:
@@ -237,6 +238,11 @@ impl Codecs {
             return Training::NotDue;
         }
         self.dictionaries.train(spec.level())
+    }
+
+    /// Waits for a training under way, and lets none begin meanwhile: for the moment of a fork.
+    pub fn hold_training(&self) -> MutexGuard<'_, Samples> {
+        self.dictionaries.hold()
     }
 
     /// Memory of the pages seen so far for the next dictionary, in bytes.

@@ -1,7 +1,10 @@
 //! The purpose of a cache: pages come back from every place that they can be in.
 
+use std::sync::LazyLock;
+
 use super::*;
 use crate::codec::Training;
+use crate::sys::file::testing;
 use crate::testing::object;
 
 #[test]
@@ -45,21 +48,23 @@ fn pages_come_back_from_every_place() {
     assert_eq!((c.stored_pages, c.pool_pages, c.store_pages, c.compr_data_bytes), (0, 0, 0, 0));
 }
 
+/// Pages of records that resemble those of other pages.
+fn record_page(tag: u64) -> Page {
+    static KINDS: LazyLock<[Vec<u8>; 40]> =
+        LazyLock::new(|| core::array::from_fn(|kind| object(kind as u64, 300)));
+    let (mut random, mut page) = (Random::new(tag), Vec::new());
+    while page.len() < PAGE_SIZE {
+        page.extend_from_slice(&KINDS[random.index(KINDS.len())]);
+        page.extend_from_slice(&random.next().to_le_bytes());
+    }
+    Page::try_from(&page[..PAGE_SIZE]).unwrap()
+}
+
 #[test]
 fn a_dictionary_comes_into_force_while_pages_come_and_go() {
     let (cache, _) = in_memory(usize::MAX);
     assert_eq!(cache.train(), Training::NotDue);
     cache.set_codec(CodecSpec::parse("zstd:level=1,dict=auto").unwrap());
-    // Pages of records that resemble those of other pages.
-    let kinds: Vec<Vec<u8>> = (0..40).map(|kind| object(kind, 300)).collect();
-    let record_page = |tag: u64| {
-        let (mut random, mut page) = (Random::new(tag), Vec::new());
-        while page.len() < PAGE_SIZE {
-            page.extend_from_slice(&kinds[random.index(kinds.len())]);
-            page.extend_from_slice(&random.next().to_le_bytes());
-        }
-        Page::try_from(&page[..PAGE_SIZE]).unwrap()
-    };
     let mut entries = Vec::new();
     let mut out = |number: u64| {
         let before = cache.counters().compr_data_bytes;
@@ -84,6 +89,27 @@ fn a_dictionary_comes_into_force_while_pages_come_and_go() {
         assert!(loaded(&cache, *e) == record_page(tag as u64));
     }
     cache.check();
+}
+
+#[test]
+fn a_fork_waits_for_a_training_and_both_sides_train_then() {
+    let (cache, _) = in_memory(usize::MAX);
+    cache.set_codec(CodecSpec::parse("zstd:level=1,dict=auto").unwrap());
+    let mut tags = 0..100_000;
+    while !cache.codecs.training_due() {
+        cache
+            .free(cache.swap_out(&record_page(tags.next().expect("it is due some time"))).unwrap());
+    }
+    let mut guard = Some(cache.prepare_fork());
+    // None has begun before and is not over, and none begins meanwhile.
+    assert_eq!(cache.train(), Training::NotDue);
+    let child = testing::fork(|| {
+        cache.after_fork_child(guard.take().unwrap());
+        cache.train() != Training::NotDue
+    });
+    cache.after_fork_parent(guard.take().unwrap());
+    assert_eq!(testing::wait(child), 0);
+    assert!(cache.train() != Training::NotDue);
 }
 
 #[test]
