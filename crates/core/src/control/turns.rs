@@ -166,8 +166,10 @@ mod tests {
         let t = tree();
         let turn = &t.claim(10).unwrap().turn;
         assert!(!turn.is_paused());
-        turn.pause(now_ns() + 5_000_000);
-        assert!(turn.wait(|| true) >= 4_000_000);
+        let until = now_ns() + 5_000_000;
+        turn.pause(until);
+        turn.wait(|| true);
+        assert!(now_ns() >= until);
         assert!(!turn.is_paused() && !turn.is_waiting());
         thread::scope(|scope| {
             turn.pause(u64::MAX);
@@ -199,23 +201,32 @@ mod tests {
     fn who_asks_is_seen_to_wait_and_goes_on_without_an_answer() {
         let t = tree();
         let turn = &t.claim(10).unwrap().turn;
-        assert!(turn.ask(&t.referee, || true) >= ANSWER_NS);
+        let began = now_ns();
+        turn.ask(&t.referee, || true);
+        assert!(now_ns() - began >= ANSWER_NS);
+        // The question and the pause end by themselves, on a machine that stalls before the look.
+        assert!((0..20).any(|_| is_seen_to_wait(&t.referee, turn)));
+    }
+
+    /// Whether who asks was seen to wait, until the end of the pause that is the answer.
+    fn is_seen_to_wait(referee: &Referee, turn: &Turn) -> bool {
         thread::scope(|scope| {
-            let rung = t.referee.rung();
+            let rung = referee.rung();
             let began = now_ns();
-            let asker = scope.spawn(|| turn.ask(&t.referee, || true));
-            while t.referee.rung() == rung {
-                t.referee.wait(rung, 1_000_000);
+            let asker = scope.spawn(|| turn.ask(referee, || true));
+            while referee.rung() == rung {
+                referee.wait(rung, 1_000_000);
             }
-            assert!(turn.is_waiting() && turn.is_paused());
+            let is_asking = turn.is_waiting() && turn.is_paused();
             turn.pause(u64::MAX);
             thread::sleep(Duration::from_nanos(ANSWER_NS));
-            assert!(turn.is_waiting());
+            let is_paused = turn.is_waiting();
             turn.resume();
             // The end of the wait first: a time taken before it may be too early.
             let waited_ns = asker.join().unwrap();
-            assert!((ANSWER_NS..=now_ns() - began).contains(&waited_ns));
-        });
+            assert!(waited_ns <= now_ns() - began);
+            is_asking && is_paused && waited_ns >= ANSWER_NS
+        })
     }
 
     #[test]

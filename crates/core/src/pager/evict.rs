@@ -309,7 +309,7 @@ impl Pager {
 mod tests {
     use super::super::model::{READ_WRITE, Spec, Touch, World};
     use super::*;
-    use core::sync::atomic::AtomicBool;
+    use core::sync::atomic::{AtomicBool, AtomicU32};
 
     /// More than a process keeps however full the tree is.
     const PAGES: usize = 300;
@@ -410,22 +410,32 @@ mod tests {
             w.guest().access(w.at(stored.unwrap()), false, |_| ())
         };
         assert!(w.pager.evict_to_watermark().freed > 0);
-        set_room(&w, 0);
-        let is_served = AtomicBool::new(false);
+        let (is_over, turns) = (AtomicBool::new(false), AtomicU32::new(0));
+        let mut touches = vec![];
+        let mut has_made_room = false;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !is_served.load(Ordering::Acquire) {
+                while !is_over.load(Ordering::Acquire) {
                     if w.pager.evictor_asked.load(Ordering::Acquire) {
                         w.pager.evict_to_watermark();
                     }
+                    turns.fetch_add(1, Ordering::AcqRel);
                     std::thread::yield_now();
                 }
             });
-            let touch = touch_one_that_is_out();
-            is_served.store(true, Ordering::Release);
-            assert_eq!(touch, Touch::Done);
+            // On a busy machine the moment may be over before the evictor has had its turn.
+            has_made_room = (0..10).any(|_| {
+                let turn = turns.load(Ordering::Acquire);
+                while turns.load(Ordering::Acquire) == turn {
+                    std::thread::yield_now();
+                }
+                set_room(&w, 0);
+                touches.push(touch_one_that_is_out());
+                w.pager.refusals.tolerated() == 0
+            });
+            is_over.store(true, Ordering::Release);
         });
-        assert_eq!(w.pager.refusals.tolerated(), 0, "the evictor made room");
+        assert!(has_made_room && touches.iter().all(|touch| *touch == Touch::Done));
         // An evictor that does nothing is not waited for.
         set_room(&w, 0);
         assert_eq!(touch_one_that_is_out(), Touch::Done);

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use super::link::{Answer, Failure, ask_once};
 use super::map::{Map, NODES_MOST};
-use super::nodes::{HURRY_NS, Valkey, errno_of};
+use super::nodes::{Valkey, errno_of};
 use super::resp::{Address, Outgoing};
 use crate::store::remote::{NO_ANSWER, SERVERS_MOST};
 use crate::sys::socket::Patience;
@@ -38,7 +38,7 @@ impl Valkey {
             if address.is_none() {
                 continue;
             }
-            let mut part = patience.at_most(HURRY_NS);
+            let mut part = patience.at_most(self.hurry_ns);
             let before = part.left_ns();
             let read = self.ask_map(address, &mut map, &mut part);
             patience.spend(before - part.left_ns());
@@ -66,7 +66,7 @@ impl Valkey {
         let Some(node) = self.node_of(slot).filter(|_| self.is_cluster) else { return };
         let (looked_at, now) = (self.looked_at_ns.load(Ordering::Relaxed), crate::sys::now_ns());
         if !self.nodes[node].has_replica() && now.wrapping_sub(looked_at) > REPLICA_NS {
-            let _ = self.look(&mut Patience::new(HURRY_NS));
+            let _ = self.look(&mut Patience::new(self.hurry_ns));
         }
     }
 
@@ -116,7 +116,7 @@ impl Valkey {
         let mut connected = Err(NO_ANSWER);
         for node in self.primaries() {
             for (i, link) in node.links().into_iter().enumerate() {
-                let mut part = patience.at_most(HURRY_NS);
+                let mut part = patience.at_most(self.hurry_ns);
                 let before = part.left_ns();
                 let opened = self.open(node, &mut link.lock(), i, &mut part);
                 patience.spend(before - part.left_ns());
@@ -137,15 +137,19 @@ mod tests {
 
     use super::super::hostile::Hostile;
     use super::super::resp::{Incoming, name_of};
-    use super::super::{Node, Terms};
+    use super::super::{Node, PATIENCE_NS, Terms};
     use super::*;
     use crate::store::extents::{EXTENTS_MOST, Leases};
     use crate::store::remote::{EPROTO, Server};
 
     static NOBODY: Leases = [const { AtomicU32::new(0) }; EXTENTS_MOST];
 
+    /// In place of ten seconds: a node answers sooner, however busy the machine is with other
+    /// tests.
+    const LONG_PATIENCE_NS: u64 = 4 * PATIENCE_NS;
+
     fn patience() -> Patience {
-        Patience::new(10_000_000_000)
+        Patience::new(LONG_PATIENCE_NS)
     }
 
     fn at(port: u16) -> Address {
@@ -161,7 +165,7 @@ mod tests {
         let servers: Vec<_> = ports.iter().map(server).collect();
         let key_prefix = *b"uz:aaaaaaaaa";
         let terms = Terms { servers: &servers, extent_bytes: 1 << 20, lease_ms: 1000, key_prefix };
-        Valkey::new(&terms, &NOBODY)
+        Valkey::new(&terms, &NOBODY).with_patient_tries(LONG_PATIENCE_NS)
     }
 
     /// A node of a Cluster, which has everything.

@@ -33,7 +33,7 @@ pub const CLUSTER_PATIENCE_NS: u64 = 60_000_000_000;
 const TRY_NS: u64 = 1_000_000_000;
 /// How long a node has to answer where there is another way: for the map, and for requests that may
 /// be left out.
-pub(super) const HURRY_NS: u64 = 500_000_000;
+const HURRY_NS: u64 = 500_000_000;
 /// The pause between two tries where nobody answers.
 const AGAIN_NS: u64 = 50_000_000;
 /// The pause between two tries of a write that no thread waits for, and the longest time of one
@@ -80,6 +80,8 @@ pub struct Valkey {
     prefix: [u8; PREFIX_BYTES],
     pub(super) lease_ms: u32,
     patience_ns: u64,
+    try_ns: u64,
+    pub(super) hurry_ns: u64,
     /// When a page was last given up, 0: never. A thread that comes soon after need not wait as
     /// long.
     lost_at_ns: AtomicU64,
@@ -113,6 +115,8 @@ impl Valkey {
             prefix: terms.key_prefix,
             lease_ms: terms.lease_ms,
             patience_ns: if is_cluster { CLUSTER_PATIENCE_NS } else { PATIENCE_NS },
+            try_ns: TRY_NS,
+            hurry_ns: HURRY_NS,
             lost_at_ns: AtomicU64::new(0),
             kept_at_ns: AtomicU64::new(0),
             nodes: (0..NODES_MOST).map(|_| Node::new()).collect(),
@@ -134,6 +138,13 @@ impl Valkey {
     /// With another patience, for tests and for `uzswap run`.
     pub fn with_patience(self, patience_ns: u64) -> Valkey {
         Valkey { patience_ns, ..self }
+    }
+
+    /// With so much patience, and with more for each try, for tests: on a busy machine a server
+    /// that does its work may be late.
+    #[cfg(test)]
+    pub fn with_patient_tries(self, patience_ns: u64) -> Valkey {
+        Valkey { patience_ns, try_ns: patience_ns / 2, hurry_ns: patience_ns / 4, ..self }
     }
 
     pub fn patience(&self) -> Patience {
@@ -183,7 +194,7 @@ impl Valkey {
     /// How long one try may take. Half for one server: a connection that a firewall has forgotten
     /// says nothing, and a new one works.
     pub(super) fn try_ns(&self) -> u64 {
-        if self.is_cluster { TRY_NS } else { self.patience_ns / 2 }
+        if self.is_cluster { self.try_ns } else { self.patience_ns / 2 }
     }
 
     /// The node of an address, which may be new; `None`: there are too many.
@@ -291,7 +302,7 @@ impl Valkey {
     pub fn read(&self, unit: u64, from: usize, buf: &mut [u8]) -> Result<()> {
         let lost_at = self.lost_at_ns.load(Ordering::Relaxed);
         let is_lost = lost_at != 0 && crate::sys::now_ns().wrapping_sub(lost_at) < self.patience_ns;
-        let ns = if is_lost { self.patience_ns.min(HURRY_NS) } else { self.patience_ns };
+        let ns = if is_lost { self.patience_ns.min(self.hurry_ns) } else { self.patience_ns };
         let (key, mut patience) = (self.key(unit), Patience::new(ns));
         let read = self.drive(slot_of(&key), &mut patience, |node, is_asking, patience| {
             let mut link = node.reads.lock();
@@ -315,7 +326,7 @@ impl Valkey {
         if let Some(i) = self.node_of(slot_of(&key)) {
             let node = &self.nodes[i];
             let mut link = node.writes.lock();
-            let mut part = patience.at_most(HURRY_NS);
+            let mut part = patience.at_most(self.hurry_ns);
             let before = part.left_ns();
             let manner = Manner { is_asking: false, wait_ms: node.wait_ms() };
             let ticket = self
@@ -404,7 +415,7 @@ impl Valkey {
         if kept_at != 0 && crate::sys::now_ns().wrapping_sub(kept_at) < NOT_DELETED_NS {
             return;
         }
-        let gone = self.each_one(Verb::Unlink, unit, &mut Patience::new(HURRY_NS));
+        let gone = self.each_one(Verb::Unlink, unit, &mut Patience::new(self.hurry_ns));
         if gone == Err(NO_ANSWER) {
             self.kept_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
         }
@@ -458,7 +469,8 @@ mod tests {
     fn a_write_by_a_connection_that_says_nothing_is_sent_again_by_a_new_one() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let valkey = valkey(Server::VALKEY, port, 2_000_000_000);
+        // The silent connection has half of it.
+        let valkey = valkey(Server::VALKEY, port, 6_000_000_000);
         let mut flight = valkey.write(7, b"bytes");
         let silent = listener.accept().unwrap();
         let answers = std::thread::spawn(move || {
@@ -536,7 +548,7 @@ mod tests {
     fn a_key_is_found_at_a_node_that_has_a_name_or_another_port_of_the_one_that_was_asked() {
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [first, second] = listeners.each_ref().map(|l| l.local_addr().unwrap().port());
-        let valkey = valkey(Server::CLUSTER, 1, PATIENCE_NS);
+        let valkey = valkey(Server::CLUSTER, 1, 0).with_patient_tries(4 * PATIENCE_NS);
         *valkey.nodes[0].address.lock() = address(first);
         valkey.slots.iter().for_each(|slot| slot.store(1, Ordering::Relaxed));
         *valkey.nodes[5].address.lock() = address(second);
