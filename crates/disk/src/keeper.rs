@@ -29,6 +29,12 @@ const IDLE_AT_ONCE: usize = 512;
 const IDLE_ROUND: Duration = Duration::from_secs(5);
 /// A store that failed is tried again after this time: its disk may have room by then.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
+/// A disk with a store is over its limit if it takes more than a sixteenth above: that much it
+/// takes now and then, for buffers.
+const OVER_PART: u64 = 16;
+/// The most bytes that one round moves to the store because of that: a fast disk writes them in the
+/// time of a round's other work.
+const MOVED_BYTES: u64 = 16 << 20;
 /// After so many rounds without a request the buffers are given back, and again after as many more:
 /// idle pages may have needed them meanwhile.
 const RESTS_AFTER: u32 = 25;
@@ -194,6 +200,7 @@ fn round(disk: &Disk, upkeep: &Upkeep, rounds: &mut Rounds, say: &impl Fn(&str))
     cache.set_now(disk.second());
     disk.divide_memory();
     tend_store(disk, upkeep, rounds);
+    keep_limit(disk);
     warn(disk, upkeep, say);
     if rounds.has_more_idle || rounds.looked_for_idle.elapsed() >= IDLE_ROUND {
         rounds.looked_for_idle = Instant::now();
@@ -239,6 +246,16 @@ fn tend_store(disk: &Disk, upkeep: &Upkeep, rounds: &mut Rounds) {
             upkeep.is_nearly_full.store(false, Ordering::Relaxed);
         }
         None => {}
+    }
+}
+
+/// Moves pages above the limit to the store. Writers do that by the way, but a limit that was
+/// lowered holds also where nobody writes.
+fn keep_limit(disk: &Disk) {
+    let (cache, most) = (disk.cache(), disk.memory_bytes());
+    let over = disk.used_bytes().saturating_sub(most);
+    if over > most / OVER_PART && disk.has_store() && cache.store_failure().is_none() {
+        cache.shrink_used(over.min(MOVED_BYTES) as usize);
     }
 }
 
@@ -342,6 +359,33 @@ mod tests {
             assert!(bytes == page(n), "page {n}");
         }
         disk.cache().check();
+    }
+
+    #[test]
+    fn a_limit_that_is_lowered_holds_though_nobody_writes() {
+        const PAGES: u64 = 2048;
+        const MOST: u64 = 2 << 20;
+        for store in [Some(std::env::temp_dir()), None] {
+            let mut config = config(PAGES * PAGE_BYTES, 16 << 20);
+            config.store = store;
+            let disk = Disk::new(&config).unwrap();
+            (0..PAGES).for_each(|n| disk.write(n * PAGE_BYTES, &page(n)).unwrap());
+            let (upkeep, mut rounds) = (Upkeep::new(None, 0), Rounds::new());
+            let mut pass = || round(&disk, &upkeep, &mut rounds, &|_| {});
+            pass();
+            assert!(disk.used_bytes() > PAGES * PAGE_BYTES, "there is room");
+            disk.set_memory_bytes(MOST);
+            // What the writes need counts from the next round on.
+            (0..3).for_each(|_| pass());
+            let is_kept = disk.used_bytes() <= MOST + MOST / OVER_PART;
+            assert_eq!(is_kept, disk.has_store(), "{} bytes", disk.used_bytes());
+            let mut bytes = [0; PAGE_BYTES as usize];
+            for n in 0..PAGES {
+                disk.read(n * PAGE_BYTES, &mut bytes).unwrap();
+                assert!(bytes == page(n), "page {n}");
+            }
+            disk.cache().check();
+        }
     }
 
     #[test]
