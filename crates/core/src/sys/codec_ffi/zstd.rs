@@ -1,188 +1,21 @@
-//! The compression libraries in C: liblz4, libzstd and libdeflate, each as a type that owns its
-//! working memory.
+//! libzstd: a compressor at one level, a decoder for all, dictionaries for both.
 //!
-//! ```text
-//!  Lz4Compressor     16 KiB hash table                    LZ4_compress_fast_extState
-//!  Lz4HcCompressor   256 KiB hash and chain tables        LZ4_compress_HC_extStateHC
-//!  ZstdCompressor    tables by level and input size       ZSTD_initStaticCCtx, ZSTD_compress2
-//!  ZstdDecompressor  155 KiB                              ZSTD_initStaticDCtx, ZSTD_decompressDCtx
-//!  ZstdDictionary    digested for both directions         ZSTD_initStaticCDict, ZSTD_initStaticDDict
-//!  Deflate…          libdeflate's struct in our memory    libdeflate_alloc_…_ex
-//!  lz4_decompress    no memory at all                     LZ4_decompress_safe
-//! ```
-//!
-//! Each owns a [`Mapping`] made when it is built; after that a call neither allocates nor makes a
-//! system call. None of the functions used here has a large frame: the deepest was measured and is
-//! asserted by `tests/codec_stack.rs`, because they run on alternate signal stacks.
+//! A context is *static* in zstd's words: the library builds it in memory that it is given, and
+//! never asks for more. A compressor's is built again, in its place, for another dictionary or when
+//! it gives up.
 //!
 //! # Safety charter
-//! - Every call passes pointers and lengths of live Rust slices or of an owned mapping, and the
-//!   libraries promise to stay inside them, on hostile input too (`LZ4_decompress_safe`,
-//!   `ZSTD_decompressDCtx` and `libdeflate_deflate_decompress` are specified and fuzzed for that by
-//!   their maintainers).
-//! - A context is built inside its own mapping, which never moves and is reachable through its
-//!   owner only: nobody can alter the bytes between two calls, so the pointers that the context
-//!   keeps stay valid.
-//! - A context is used through `&mut self`: by one thread at a time.
-//! - Nothing here keeps a pointer into a caller's slice after the call.
+//! That of `codec_ffi`. A compressor's context keeps the address of a dictionary, and uses it only
+//! in calls that are given this dictionary. The hooks answer 0 and do nothing else.
 #![allow(unsafe_code)]
 
-use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::ffi::{c_int, c_void};
 
-use libdeflate_sys as deflate;
-// The crate is named for its link line: it does not declare the functions that we call, so they are
-// declared below.
-use lz4_sys as _;
 use zstd_sys as zstd;
 
-use super::Result;
-use super::mem::Mapping;
-use super::sync::Mutex;
-
-/// The largest input: the libraries count in `int`; far above any unit that is swapped.
-pub const MAX_INPUT_BYTES: usize = 1 << 30;
-
-/// Why there is no compressed form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoOutput {
-    /// It does not fit the output.
-    TooLong,
-    /// The library refused (input too large, working memory missing).
-    Failed,
-}
-
-// ---------------------------------------------------------------------------------------------------- lz4
-
-unsafe extern "C" {
-    fn LZ4_sizeofState() -> c_int;
-    fn LZ4_sizeofStateHC() -> c_int;
-    fn LZ4_compress_fast_extState(
-        state: *mut c_void,
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        dst_len: c_int,
-        acceleration: c_int,
-    ) -> c_int;
-    fn LZ4_compress_HC_extStateHC(
-        state: *mut c_void,
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        dst_len: c_int,
-        level: c_int,
-    ) -> c_int;
-    fn LZ4_decompress_safe(
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        dst_len: c_int,
-    ) -> c_int;
-}
-
-/// liblz4's answer: 0 when the output is too small, else the bytes written.
-fn lz4_written(n: c_int) -> core::result::Result<usize, NoOutput> {
-    if n > 0 { Ok(n as usize) } else { Err(NoOutput::TooLong) }
-}
-
-/// lz4, the fast kind.
-pub struct Lz4Compressor(Mapping);
-
-impl Lz4Compressor {
-    pub fn new() -> Result<Self> {
-        // SAFETY: a pure function.
-        Ok(Self(Mapping::new(unsafe { LZ4_sizeofState() } as usize)?))
-    }
-
-    pub fn compress(
-        &mut self,
-        src: &[u8],
-        dst: &mut [u8],
-    ) -> core::result::Result<usize, NoOutput> {
-        if src.len() > MAX_INPUT_BYTES {
-            return Err(NoOutput::Failed);
-        }
-        let dst_len = dst.len().min(MAX_INPUT_BYTES) as c_int;
-        // SAFETY: see the charter; the state has the size asked for, is page-aligned and is
-        // initialised by the call itself.
-        lz4_written(unsafe {
-            LZ4_compress_fast_extState(
-                self.0.as_mut_slice().as_mut_ptr().cast(),
-                src.as_ptr().cast(),
-                dst.as_mut_ptr().cast(),
-                src.len() as c_int,
-                dst_len,
-                1,
-            )
-        })
-    }
-
-    pub fn mapped_bytes(&self) -> usize {
-        self.0.len()
-    }
-}
-
-/// lz4 with hash chains: slower, denser, the same format.
-pub struct Lz4HcCompressor(Mapping);
-
-impl Lz4HcCompressor {
-    /// From level 10 on liblz4 uses its optimal parser, which takes 64 KiB from `malloc` or the
-    /// stack.
-    pub const LEVELS: core::ops::RangeInclusive<i8> = 2..=9;
-
-    pub fn new() -> Result<Self> {
-        // SAFETY: a pure function.
-        Ok(Self(Mapping::new(unsafe { LZ4_sizeofStateHC() } as usize)?))
-    }
-
-    pub fn compress(
-        &mut self,
-        level: i8,
-        src: &[u8],
-        dst: &mut [u8],
-    ) -> core::result::Result<usize, NoOutput> {
-        if src.len() > MAX_INPUT_BYTES || !Self::LEVELS.contains(&level) {
-            return Err(NoOutput::Failed);
-        }
-        let dst_len = dst.len().min(MAX_INPUT_BYTES) as c_int;
-        // SAFETY: as for the fast kind; the level keeps the parser out that allocates.
-        lz4_written(unsafe {
-            LZ4_compress_HC_extStateHC(
-                self.0.as_mut_slice().as_mut_ptr().cast(),
-                src.as_ptr().cast(),
-                dst.as_mut_ptr().cast(),
-                src.len() as c_int,
-                dst_len,
-                level.into(),
-            )
-        })
-    }
-
-    pub fn mapped_bytes(&self) -> usize {
-        self.0.len()
-    }
-}
-
-/// Decodes one lz4 block; the number of bytes written, `None` if `src` is not a block or does not
-/// fit.
-pub fn lz4_decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
-    if src.len() > MAX_INPUT_BYTES || dst.len() > MAX_INPUT_BYTES {
-        return None;
-    }
-    // SAFETY: see the charter.
-    let n = unsafe {
-        LZ4_decompress_safe(
-            src.as_ptr().cast(),
-            dst.as_mut_ptr().cast(),
-            src.len() as c_int,
-            dst.len() as c_int,
-        )
-    };
-    usize::try_from(n).ok()
-}
-
-// --------------------------------------------------------------------------------------------------- zstd
+use super::NoOutput;
+use crate::sys::mem::Mapping;
+use crate::sys::{Errno, Result};
 
 /// The levels offered: the library's own reach down to -131072, where nothing is left of
 /// compression.
@@ -261,7 +94,7 @@ impl ZstdCompressor {
             input_bytes,
             dictionary: (0, 0),
         };
-        if this.build(None) { Ok(this) } else { Err(super::Errno::ENOMEM) }
+        if this.build(None) { Ok(this) } else { Err(Errno::ENOMEM) }
     }
 
     /// Whether this context was built for that.
@@ -484,7 +317,7 @@ impl ZstdDictionary {
             let d = zstd::ZSTD_initStaticDDict(d_at, d_len, from, content.len(), BY_COPY, AUTO);
             c.cast::<c_void>() == c_at.cast_const() && d.cast::<c_void>() == d_at.cast_const()
         };
-        if built { Ok(Self { number, compress, decompress }) } else { Err(super::Errno::ENOMEM) }
+        if built { Ok(Self { number, compress, decompress }) } else { Err(Errno::ENOMEM) }
     }
 
     pub fn number(&self) -> u32 {
@@ -505,152 +338,5 @@ impl ZstdDictionary {
 
     pub fn mapped_bytes(&self) -> usize {
         self.compress.len() + self.decompress.len()
-    }
-}
-
-// ------------------------------------------------------------------------------------------------
-// deflate
-
-/// How libdeflate gets its one block of memory: it asks twice, first to tell us the size (and is
-/// refused), then to be given the mapping made for it. Its callback has no argument of ours, hence
-/// the statics; the lock is held while they are in use, which is when a context is built, never
-/// when it works.
-static DEFLATE_BUILD: Mutex<()> = Mutex::new(());
-static DEFLATE_ASKED_BYTES: AtomicUsize = AtomicUsize::new(0);
-static DEFLATE_OFFER: AtomicUsize = AtomicUsize::new(0);
-
-extern "C" fn deflate_malloc(len: usize) -> *mut c_void {
-    DEFLATE_ASKED_BYTES.store(len, Ordering::Relaxed);
-    DEFLATE_OFFER.swap(0, Ordering::Relaxed) as *mut c_void
-}
-
-/// The memory belongs to the owner of the context, so there is nothing to free.
-extern "C" fn deflate_free(_: *mut c_void) {}
-
-const DEFLATE_OPTIONS: deflate::libdeflate_options = deflate::libdeflate_options {
-    sizeof_options: size_of::<deflate::libdeflate_options>(),
-    malloc_func: Some(deflate_malloc),
-    free_func: Some(deflate_free),
-};
-
-/// Memory for a context that `alloc` makes.
-fn deflate_memory<T>(alloc: impl Fn(&deflate::libdeflate_options) -> *mut T) -> Result<Mapping> {
-    let _building = DEFLATE_BUILD.lock();
-    DEFLATE_OFFER.store(0, Ordering::Relaxed);
-    DEFLATE_ASKED_BYTES.store(0, Ordering::Relaxed);
-    assert!(alloc(&DEFLATE_OPTIONS).is_null(), "libdeflate made a context without memory");
-    Mapping::new(DEFLATE_ASKED_BYTES.load(Ordering::Relaxed))
-}
-
-/// Builds a context with `alloc` in `memory`; its address there.
-fn deflate_build<T>(
-    memory: &mut Mapping,
-    alloc: impl Fn(&deflate::libdeflate_options) -> *mut T,
-) -> Option<usize> {
-    let _building = DEFLATE_BUILD.lock();
-    DEFLATE_OFFER.store(memory.addr(), Ordering::Relaxed);
-    let context = alloc(&DEFLATE_OPTIONS) as usize;
-    (memory.addr()..memory.addr() + memory.len()).contains(&context).then_some(context)
-}
-
-/// Raw deflate at one level.
-pub struct DeflateCompressor {
-    memory: Mapping,
-    context: usize,
-    level: i8,
-}
-
-impl DeflateCompressor {
-    pub const LEVELS: core::ops::RangeInclusive<i8> = 1..=12;
-
-    pub fn new(level: i8) -> Result<Self> {
-        // SAFETY: the options are complete; a level out of range gives null.
-        let alloc =
-            |options: &_| unsafe { deflate::libdeflate_alloc_compressor_ex(level.into(), options) };
-        let mut memory = deflate_memory(alloc)?;
-        let context = deflate_build(&mut memory, alloc).ok_or(super::Errno::ENOMEM)?;
-        Ok(Self { memory, context, level })
-    }
-
-    pub fn is_for(&self, level: i8) -> bool {
-        self.level == level
-    }
-
-    pub fn compress(
-        &mut self,
-        src: &[u8],
-        dst: &mut [u8],
-    ) -> core::result::Result<usize, NoOutput> {
-        // SAFETY: see the charter; the context was built by `deflate_build` in our mapping.
-        let n = unsafe {
-            deflate::libdeflate_deflate_compress(
-                self.context as *mut _,
-                src.as_ptr().cast(),
-                src.len(),
-                dst.as_mut_ptr().cast(),
-                dst.len(),
-            )
-        };
-        if n == 0 { Err(NoOutput::TooLong) } else { Ok(n) }
-    }
-
-    pub fn mapped_bytes(&self) -> usize {
-        self.memory.len()
-    }
-}
-
-/// The decoder of raw deflate. Its context is made as that of [`ZstdDecompressor`].
-pub struct DeflateDecompressor {
-    memory: Mapping,
-    context: Option<usize>,
-}
-
-impl DeflateDecompressor {
-    pub fn new() -> Result<Self> {
-        Ok(Self { memory: deflate_memory(Self::alloc)?, context: None })
-    }
-
-    fn alloc(options: &deflate::libdeflate_options) -> *mut deflate::libdeflate_decompressor {
-        // SAFETY: the options are complete.
-        unsafe { deflate::libdeflate_alloc_decompressor_ex(options) }
-    }
-
-    fn make(&mut self) -> Option<usize> {
-        if self.context.is_none() {
-            self.context = deflate_build(&mut self.memory, Self::alloc);
-        }
-        self.context
-    }
-
-    /// Gives the frames back; the address space stays.
-    pub fn give_buffers_back(&mut self) {
-        self.context = None;
-        self.memory.decommit(0..self.memory.len());
-    }
-
-    /// The number of bytes written, `None` if `src` is not one stream, whole and alone, or does not
-    /// fit.
-    pub fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        let context = self.make()?;
-        let (mut read, mut written) = (0usize, 0usize);
-        // SAFETY: see the charter; the context was built by `deflate_build` in our mapping.
-        let result = unsafe {
-            deflate::libdeflate_deflate_decompress_ex(
-                context as *mut _,
-                src.as_ptr().cast(),
-                src.len(),
-                dst.as_mut_ptr().cast(),
-                dst.len(),
-                &mut read,
-                &mut written,
-            )
-        };
-        (result == deflate::libdeflate_result_LIBDEFLATE_SUCCESS && read == src.len())
-            .then_some(written)
-    }
-
-    /// Bytes that may have frames.
-    pub fn mapped_bytes(&self) -> usize {
-        if self.context.is_some() { self.memory.len() } else { 0 }
     }
 }
