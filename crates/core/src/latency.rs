@@ -179,7 +179,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     fn latency() -> &'static Latency {
-        &Box::leak(crate::control::tests::tree()).latency
+        &Box::leak(crate::control::zeroed_tree()).latency
     }
 
     #[test]

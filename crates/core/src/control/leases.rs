@@ -3,11 +3,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{ID_END, Slot, Tree};
-
-/// Ancestors by fork, none of which has exec'd, whose extents a process may read. A longer line of
-/// them has the extents of the run kept to its end.
-pub(super) const ANCESTORS: usize = 16;
+use super::slot::ID_END;
+use super::{Slot, Tree};
 
 impl Slot {
     /// The process of the slot, as its extents name it.
@@ -46,7 +43,8 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::tests::tree;
+    use crate::control::slot::ANCESTORS;
+    use crate::control::zeroed_tree as tree;
 
     #[test]
     fn extents_are_wanted_as_long_as_their_process_or_whom_it_forked_lives() {

@@ -110,7 +110,7 @@ impl Orders {
 
 #[cfg(test)]
 mod tests {
-    use crate::control::tests::tree;
+    use crate::control::zeroed_tree as tree;
 
     #[test]
     fn an_order_waits_until_it_is_done_or_its_process_has_ended() {

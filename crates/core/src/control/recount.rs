@@ -6,7 +6,8 @@
 
 use core::sync::atomic::{AtomicI64, Ordering};
 
-use super::{MAX_PROCESSES, RETIRING, Slot, Tree};
+use super::slot::RETIRING;
+use super::{MAX_PROCESSES, Slot, Tree};
 
 /// Looks in a row, some time apart, in which a difference must be equal to be believed.
 const LOOKS: u32 = 5;
@@ -72,7 +73,7 @@ impl Recount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::tests::tree;
+    use crate::control::zeroed_tree as tree;
 
     #[test]
     fn a_sum_that_stays_wrong_is_put_right() {

@@ -59,7 +59,7 @@ mod tests {
     use core::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::control::tests::tree;
+    use crate::control::zeroed_tree as tree;
 
     #[test]
     fn who_asks_is_answered_or_goes_on_without() {

@@ -52,7 +52,7 @@ impl Share {
 
 #[cfg(test)]
 mod tests {
-    use crate::control::tests::tree;
+    use crate::control::zeroed_tree as tree;
 
     #[test]
     fn a_bound_ends_when_it_is_said_or_forgotten_or_with_the_process() {

@@ -159,7 +159,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::control::tests::tree;
+    use crate::control::zeroed_tree as tree;
 
     #[test]
     fn a_pause_ends_by_itself_or_when_it_is_said() {

@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_change_is_published_once_it_matters() {
-        let tree: &'static _ = Box::leak(crate::control::tests::tree());
+        let tree: &'static _ = Box::leak(crate::control::zeroed_tree());
         let pager = Pager::new();
         pager.connect(tree, tree.claim(1).expect("a slot"));
         let publish = |pages: i64, always: bool| {

@@ -102,7 +102,7 @@ mod tests {
     use crate::store::remote::Server;
 
     fn leases() -> &'static Leases {
-        &Box::leak(crate::control::tests::tree()).leases
+        &Box::leak(crate::control::zeroed_tree()).leases
     }
 
     /// Settings of protection faults, which need nothing of the kernel in a process of one thread.

@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn the_pool_takes_its_part_of_what_memory_outside_leaves() {
-        let tree = Box::leak(crate::control::tests::tree());
+        let tree = Box::leak(crate::control::zeroed_tree());
         tree.limit_pages.store(10_000, Ordering::Relaxed);
         let pager = Pager::new();
         pager.connect(tree, tree.claim(1).unwrap());

@@ -302,7 +302,7 @@ impl Pager {
 mod tests {
     use super::*;
     use crate::cache::{CacheConfig, SwapCache};
-    use crate::control::{HugePages, Mechanism as Kind, tests::tree};
+    use crate::control::{HugePages, Mechanism as Kind, zeroed_tree as tree};
     use crate::pager::PROT_READ;
     use crate::pager::model::{READ_WRITE, Spec, Touch, World};
     use crate::region::ADDRESS_END;

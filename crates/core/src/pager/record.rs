@@ -132,7 +132,7 @@ mod tests {
 
     /// A pager that records, and where it does.
     fn recording() -> (Pager, &'static Ring) {
-        let tree: &'static _ = Box::leak(crate::control::tests::tree());
+        let tree: &'static _ = Box::leak(crate::control::zeroed_tree());
         let ring: &'static Ring = Box::leak(Box::new(ring()));
         // All records are of the first moment: no time comes after this.
         ring.began_ns.store(u64::MAX, Ordering::Relaxed);

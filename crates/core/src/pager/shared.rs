@@ -229,7 +229,7 @@ impl Pager {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::tests::tree;
+    use crate::control::zeroed_tree as tree;
 
     #[test]
     fn less_counts_only_when_relatives_have_looked() {

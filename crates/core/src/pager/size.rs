@@ -122,7 +122,7 @@ mod tests {
 
     /// A pager that has `resident` pages under a limit, of which others use some.
     fn pager(limit: i64, resident: i64, others: i64) -> Pager {
-        let tree = Box::leak(crate::control::tests::tree());
+        let tree = Box::leak(crate::control::zeroed_tree());
         tree.limit_pages.store(limit, Ordering::Relaxed);
         let pager = Pager::new();
         pager.connect(tree, tree.claim(1).unwrap());

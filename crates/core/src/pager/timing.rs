@@ -37,7 +37,7 @@ impl Pager {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::tests::tree;
+    use crate::control::zeroed_tree as tree;
     use crate::latency::Histogram;
 
     /// The pager of a run in which a tick takes so long; 0: nobody has measured that.

@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_process_asks_once_where_memory_is_short_and_somebody_answers() {
-        let tree = Box::leak(crate::control::tests::tree());
+        let tree = Box::leak(crate::control::zeroed_tree());
         tree.limit_pages.store(16_000, Ordering::Relaxed);
         let pager = Pager::new();
         pager.connect(tree, tree.claim(1).unwrap());
