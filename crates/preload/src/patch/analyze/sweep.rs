@@ -20,9 +20,16 @@
 //! by addresses in data, in instructions and in jump tables, which are looked for here
 //! (`References`).
 
+use std::vec::Vec;
+
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use uzswap::sys::PAGE_SIZE;
 
-use super::*;
+use super::body::{Body, MAX_TABLE, SHORT_REACH};
+use super::candidates::looks_like_a_call;
+use super::instruction::{direct_targets, returns_from_signal};
+use crate::patch::elf::{Function, Functions, Image, Segment};
+use crate::patch::table::SITE_BYTES;
 
 /// How far before the window the first decoding begins, and the last one, in bytes: nearly all are
 /// in step where the window begins.
@@ -356,8 +363,8 @@ impl References {
 /// Notes the targets of a jump table that may be at `address`: distances from there, as long as
 /// they lead to text.
 fn note_table(image: &Image, address: u64, note: &mut impl FnMut(u64)) {
-    let is_data = |s: &&super::super::elf::Segment| s.readable && !s.executable;
-    let holds = |s: &super::super::elf::Segment| address.wrapping_sub(s.vaddr) < s.file_bytes;
+    let is_data = |s: &&Segment| s.readable && !s.executable;
+    let holds = |s: &Segment| address.wrapping_sub(s.vaddr) < s.file_bytes;
     if !image.segments.iter().filter(is_data).any(holds) {
         return;
     }
@@ -377,6 +384,9 @@ fn note_table(image: &Image, address: u64, note: &mut impl FnMut(u64)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::patch::analyze::candidates::find_candidates;
+    use crate::patch::analyze::{analyze, plan_all};
+    use crate::patch::table::Analysis;
     use std::collections::HashSet;
 
     fn loaded(name: &str) -> std::string::String {
