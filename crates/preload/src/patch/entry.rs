@@ -28,13 +28,9 @@
 //! [`Hooks::clone_parent`].
 //!
 //! # The hook stack
-//! Go's functions run on stacks with room for a few hundred bytes, and musl's threads unmap the
-//! stack that they are on. For such objects the slow path is `uzswap_patch_slow_own`: the frame
-//! lies on a stack of the thread's block, and nothing of the program's is touched. A handler of the
-//! program that comes in the middle of a hook may make calls, too: so that stack has *pieces*, each
-//! hook takes the next one. Taking and giving back are single instructions each, so a handler in
-//! between finds them whole. Where no piece is left, or the thread has no block yet, the program's
-//! stack has to do.
+//! Where the program's stack may have no room, the slow path is `uzswap_patch_slow_own`, and the
+//! frame lies on the thread's hook stack (`frame.rs`). Nothing of the program's stack is touched
+//! then.
 //!
 //! # Unwinding
 //! Every stage has call-frame information, because glibc cancels threads by unwinding out of a
@@ -43,19 +39,22 @@
 //!
 //! # Safety charter
 //! The assembly runs between two arbitrary instructions of the program. It may use the stack below
-//! the red zone, rcx, r11 and the flags, and must leave everything else as it was. `HookFrame` is
-//! only ever built by it; hooks get exclusive access to it for the time of the call. The thread
-//! slot is `thread_slot.rs`'s.
+//! the red zone, rcx, r11 and the flags, and must leave everything else as it was. It builds each
+//! `HookFrame`; hooks get exclusive access to it for the time of the call. The thread slot is
+//! `thread_slot.rs`'s.
 #![allow(unsafe_code)]
 
 use core::arch::global_asm;
-use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::mem::{offset_of, size_of};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use uzswap::sys::PAGE_SIZE;
-
+use super::frame::{
+    ACTION_CLONE_THREAD, ACTION_INLINE, HOOK_FRAME_BYTES, HookFrame, PIECE_BYTES, ThreadStart,
+};
 use super::thread_slot::SLOT_IN_GS;
+#[cfg(doc)]
+use super::vectors::vector_state_bytes;
+use super::vectors::{BY_XSAVE, SAVE_BYTES, SAVE_MASK, SAVE_METHOD, measure_vector_state};
 
 /// Numbers that have a class; larger ones run inline.
 pub const CLASS_COUNT: usize = 512;
@@ -72,119 +71,6 @@ pub const CLASS_LIGHT_HOOK: u8 = 2;
 
 /// One byte per system-call number, a `CLASS_`, read by every patched call.
 pub static CLASS_TABLE: [AtomicU8; CLASS_COUNT] = [const { AtomicU8::new(0) }; CLASS_COUNT];
-
-/// The program's registers at a system call, on the program's stack (below its red zone) or on the
-/// hook stack.
-#[repr(C)]
-#[derive(Clone, Debug)]
-pub struct HookFrame {
-    /// The number (the kernel looks at the low 32 bits); with [`ACTION_RETURN`], the result.
-    pub rax: u64,
-    pub rdi: u64,
-    pub rsi: u64,
-    pub rdx: u64,
-    pub r10: u64,
-    pub r8: u64,
-    pub r9: u64,
-    pub rbx: u64,
-    pub rbp: u64,
-    pub r12: u64,
-    pub r13: u64,
-    pub r14: u64,
-    pub r15: u64,
-    /// The address after the system-call instruction: in the program's text where the instruction
-    /// stayed there, else in a slot. The instruction itself is at `ret - 2`.
-    pub ret: u64,
-    /// The program's stack pointer, for information.
-    pub rsp: u64,
-    /// For [`ACTION_CLONE_THREAD`].
-    pub thread_block: *mut ThreadStart,
-    /// The thread's block if the frame lies on its hook stack, else null.
-    pub hook_stack: *const ThreadStart,
-}
-
-/// The hook has done the call; its result is in `frame.rax`. Edited argument registers reach the
-/// program, which does not expect them to change: put them back.
-pub const ACTION_RETURN: u64 = 0;
-/// Restore everything and let the instruction run in its place, with no frame of ours on the stack.
-pub const ACTION_INLINE: u64 = 1;
-/// Run the `clone` or `clone3` of the frame, whose child is a thread with a stack of its own. All
-/// signals must be blocked; `frame.thread_block` must be set.
-pub const ACTION_CLONE_THREAD: u64 = 2;
-
-/// A new thread finds the address of this in r9. Embed it as the first field of a block of your
-/// own.
-#[repr(C)]
-#[derive(Debug)]
-pub struct ThreadStart {
-    /// The upper end of a stack that is never evicted, on which [`Hooks::thread_start`] runs (16
-    /// KiB suffice for the stub's own needs several times over).
-    pub stack_top: usize,
-    program_r9: u64,
-    program_rsp: u64,
-    ret: u64,
-    /// The lower end of the used part of the hook stack: see *The hook stack*.
-    hook_bottom: AtomicUsize,
-    /// Pieces of the hook stack that are free.
-    hook_pieces: AtomicUsize,
-}
-
-impl ThreadStart {
-    /// A block whose hook stack ends at `hook_top` and has [`HOOK_STACK_BYTES`].
-    pub const fn new(stack_top: usize, hook_top: usize) -> ThreadStart {
-        ThreadStart {
-            stack_top,
-            program_r9: 0,
-            program_rsp: 0,
-            ret: 0,
-            hook_bottom: AtomicUsize::new(hook_top),
-            hook_pieces: AtomicUsize::new(HOOK_PIECES),
-        }
-    }
-
-    /// Frees all pieces: nobody is on the hook stack any more, since all hooks there were left
-    /// without returning.
-    pub fn forget_hooks(&self, hook_top: usize) {
-        self.hook_bottom.store(hook_top, Ordering::Relaxed);
-        self.hook_pieces.store(HOOK_PIECES, Ordering::Relaxed);
-    }
-
-    /// Gives the running hook's piece back before the hook returns, or takes it again: an exec of a
-    /// child that shares this memory never returns.
-    pub fn lend_piece(&self, back: bool) {
-        let (bytes, pieces) =
-            if back { (PIECE_BYTES, 1) } else { (PIECE_BYTES.wrapping_neg(), usize::MAX) };
-        self.hook_bottom.fetch_add(bytes, Ordering::Relaxed);
-        self.hook_pieces.fetch_add(pieces, Ordering::Relaxed);
-    }
-
-    /// The program's stack pointer at its entry to the innermost hook on the hook stack.
-    pub fn innermost_stack_pointer(&self) -> usize {
-        let frame = self.hook_bottom.load(Ordering::Relaxed) + PIECE_BYTES - HOOK_FRAME_BYTES;
-        // SAFETY: a thread asks that is on its hook stack: its innermost frame is there.
-        unsafe { (*(frame as *const HookFrame)).rsp as usize }
-    }
-
-    /// The stack pointers of the program at all hooks that have not returned, innermost first.
-    pub fn stack_pointers(&self, hook_top: usize) -> impl Iterator<Item = usize> {
-        let bottom = self.hook_bottom.load(Ordering::Relaxed);
-        (bottom..hook_top).step_by(PIECE_BYTES).map(|piece| {
-            let frame = piece + PIECE_BYTES - HOOK_FRAME_BYTES;
-            // SAFETY: a frame that was written when the piece was taken.
-            unsafe { (*(frame as *const HookFrame)).rsp as usize }
-        })
-    }
-}
-
-/// Hooks that can be under way at a time in one thread: one, and three in handlers that each
-/// interrupt the hook before.
-const HOOK_PIECES: usize = 4;
-/// Bytes of stack for one hook: as many as it finds at least on a stack of a thread of libc.
-const PIECE_BYTES: usize = 32 << 10;
-/// The hook stack of a thread, in bytes.
-pub const HOOK_STACK_BYTES: usize = HOOK_PIECES * PIECE_BYTES;
-/// Room for a frame at the upper end of a piece, aligned for vectors.
-const HOOK_FRAME_BYTES: usize = size_of::<HookFrame>().next_multiple_of(64);
 
 /// Called for every system call whose class is not 0; returns one of the actions.
 pub type Hook = extern "C" fn(*mut HookFrame) -> u64;
@@ -218,71 +104,6 @@ pub fn set_hooks(hooks: Hooks) {
     HOOK.store(hooks.hook as *mut (), Ordering::Release);
     THREAD_START.store(hooks.thread_start as *mut (), Ordering::Release);
     CLONE_PARENT.store(hooks.clone_parent as *mut (), Ordering::Release);
-}
-
-// ---- vector state ------------------------------------------------------------------------------------------
-
-/// x87, SSE, AVX, and the three parts of AVX-512. Nothing else can be touched by compiled Rust
-/// here.
-const WANTED_STATE: u32 = 0b1110_0111;
-
-const BY_FXSAVE: u32 = 0;
-const BY_XSAVE: u32 = 1;
-const BY_XSAVEC: u32 = 2;
-
-static SAVE_METHOD: AtomicU32 = AtomicU32::new(BY_FXSAVE);
-static SAVE_MASK: AtomicU32 = AtomicU32::new(0);
-static SAVE_BYTES: AtomicU64 = AtomicU64::new(512);
-
-/// Bytes of vector state saved around a hook.
-pub fn vector_state_bytes() -> usize {
-    SAVE_BYTES.load(Ordering::Relaxed) as usize
-}
-
-fn measure_vector_state() {
-    let osxsave = __cpuid(1).ecx & (1 << 27) != 0;
-    if !osxsave {
-        return;
-    }
-    // SAFETY: OSXSAVE says that the instruction exists and the kernel has enabled it.
-    let enabled = unsafe { xcr0() } as u32;
-    let mask = enabled & WANTED_STATE;
-    let compact = __cpuid_count(0xd, 1).eax & 2 != 0;
-    let mut bytes = 512 + 64;
-    for component in 2..8 {
-        if mask & (1 << component) == 0 {
-            continue;
-        }
-        let leaf = __cpuid_count(0xd, component);
-        if compact {
-            if leaf.ecx & 2 != 0 {
-                bytes = u64::next_multiple_of(bytes, 64);
-            }
-            bytes += leaf.eax as u64;
-        } else {
-            bytes = bytes.max(leaf.ebx as u64 + leaf.eax as u64);
-        }
-    }
-    SAVE_BYTES.store(bytes, Ordering::Relaxed);
-    SAVE_MASK.store(mask, Ordering::Relaxed);
-    SAVE_METHOD.store(if compact { BY_XSAVEC } else { BY_XSAVE }, Ordering::Relaxed);
-}
-
-/// Uses an older way to save vectors than this machine has, for tests: 0 `fxsave` (SSE only), 1
-/// `xsave`.
-#[doc(hidden)]
-pub fn force_save_method(method: u32) {
-    if method < SAVE_METHOD.load(Ordering::Relaxed) {
-        // The standard layout is the larger one: 2 688 bytes hold everything up to AVX-512.
-        SAVE_BYTES.store(if method == BY_FXSAVE { 512 } else { 2688 }, Ordering::Relaxed);
-        SAVE_METHOD.store(method, Ordering::Relaxed);
-    }
-}
-
-#[target_feature(enable = "xsave")]
-unsafe fn xcr0() -> u64 {
-    // SAFETY: the caller has checked OSXSAVE.
-    unsafe { _xgetbv(0) }
 }
 
 // ---- the stub ----------------------------------------------------------------------------------------------
@@ -625,50 +446,6 @@ global_asm!(
     in_gs = sym SLOT_IN_GS,
 );
 
-/// Where libc keeps the word that cancels the calling thread, if the call of this frame is one that
-/// ends by it; else 0. Such calls are made at one place of musl, and of glibc from 2.41 on:
-/// `takeover/cancel.rs` shows it.
-pub fn cancel_word(f: &HookFrame) -> usize {
-    /// `mov r9, [rsp + 16]`, which stays, and `mov [rsp + 8], r11`, which is in the slot.
-    const STAYS: [u8; 5] = [0x4c, 0x8b, 0x4c, 0x24, 0x10];
-    const MOVED: [u8; 5] = [0x4c, 0x89, 0x5c, 0x24, 0x08];
-    const STUB: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
-    const RET: u8 = 0xc3;
-    const JMP: u8 = 0xe9;
-    let next = f.ret as usize;
-    let jump = next - 2 - MOVED.len();
-    // SAFETY: the call returns to `next`, and before its instruction lies at least a jump, or the
-    // code of a slot.
-    let byte = |at: usize| unsafe { (at as *const u8).read() };
-    if byte(next) != RET
-        || byte(jump) != JMP
-        || (jump - STAYS.len()) / PAGE_SIZE != jump / PAGE_SIZE
-    {
-        return 0;
-    }
-    let is_at = |at: usize, code: &[u8]| (0..code.len()).all(|i| byte(at + i) == code[i]);
-    if !is_at(jump - STAYS.len(), &STAYS) {
-        return 0;
-    }
-    // Nothing before the jump was overwritten, so it is one of ours, to a slot or to a stub.
-    let distance = i32::from_le_bytes([1, 2, 3, 4].map(|i| byte(jump + i)));
-    let mut slot = (next - 2).wrapping_add(distance as usize);
-    if is_at(slot, &STUB) {
-        // SAFETY: a stub of ours: the slot's address follows the instruction.
-        slot = unsafe { ((slot + STUB.len()) as *const usize).read_unaligned() };
-    }
-    if !is_at(slot, &MOVED) {
-        return 0;
-    }
-    // SAFETY: the word that libc has written there a moment ago.
-    unsafe { ((f.rsp as usize + 8) as *const usize).read() }
-}
-
-/// Offsets in `ThreadStart` of the two fields by which a piece of the hook stack is given back, and
-/// the piece's bytes: `bottom += PIECE`, `pieces += 1`.
-pub const PIECE_GIVEN_BACK: (usize, usize, usize) =
-    (offset_of!(ThreadStart, hook_bottom), offset_of!(ThreadStart, hook_pieces), PIECE_BYTES);
-
 /// Runs `f(arg)` on the stack that ends at `top`.
 ///
 /// # Safety
@@ -692,6 +469,7 @@ pub unsafe fn call_on_stack_saving_vectors(top: usize, f: extern "C" fn(*mut u8)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::patch::vectors::vector_state_bytes;
 
     #[test]
     fn a_call_runs_on_the_other_stack_and_returns() {
@@ -710,31 +488,6 @@ mod tests {
             unsafe { call(range.end as usize, probe, (&raw mut seen).cast()) };
             assert!((range.start as usize..range.end as usize).contains(&seen));
         }
-    }
-
-    #[test]
-    fn the_word_of_a_call_that_can_be_cancelled_is_found() {
-        let mut code = vec![0x90u8; 2 * PAGE_SIZE];
-        let at = PAGE_SIZE - code.as_ptr() as usize % PAGE_SIZE;
-        // The end of the sequence, a stub, and two slots: libc's, and another.
-        let head = [0x4c, 0x8b, 0x4c, 0x24, 0x10, 0xe9];
-        code[at..at + 6].copy_from_slice(&head);
-        code[at + 10..at + 13].copy_from_slice(&[0x0f, 0x05, 0xc3]);
-        code[at + 64..at + 70].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
-        code[at + 96..at + 101].copy_from_slice(&[0x4c, 0x89, 0x5c, 0x24, 0x08]);
-        let start = code.as_ptr() as usize + at;
-        code[at + 70..at + 78].copy_from_slice(&(start + 96).to_le_bytes());
-        let stack = [1usize, 2, 3];
-        // SAFETY: a frame is plain integers and pointers that may be null.
-        let mut f: HookFrame = unsafe { core::mem::zeroed() };
-        (f.ret, f.rsp) = (start as u64 + 12, stack.as_ptr() as u64);
-        for (target, word) in [(96, 2), (64, 2), (112, 0)] {
-            let distance: i32 = target - 10;
-            code[at + 6..at + 10].copy_from_slice(&distance.to_le_bytes());
-            assert_eq!(cancel_word(&f), word, "{target}");
-        }
-        code[at] = 0x90;
-        assert_eq!(cancel_word(&f), 0);
     }
 
     #[test]

@@ -18,6 +18,9 @@
 //!  apply.rs    ... and the jumps
 //!  shared.rs   both as a file's pages, the same for all processes
 //!  entry.rs    from a slot to the hook and back
+//!  frame.rs    the registers and stacks of a hook
+//!  vectors.rs  ... and how its vector registers are saved
+//!  cancel_word.rs  ... and whether its call can be cancelled
 //!  thread_slot.rs  a word for each thread
 //!  alloc.rs    memory for all of it
 //!  mem.rs      memcpy and its kin, so that they are not libc's
@@ -44,14 +47,17 @@ pub mod alloc;
 mod analyze;
 mod apply;
 mod cache;
+mod cancel_word;
 mod elf;
 mod entry;
+mod frame;
 mod maps;
 mod mem;
 mod shared;
 mod slot;
 mod table;
 mod thread_slot;
+mod vectors;
 
 use core::cell::OnceCell;
 use core::ops::Range;
@@ -62,16 +68,20 @@ use uzswap::sys::sync::{Mutex, MutexGuard};
 use uzswap::sys::{PAGE_SIZE, nr};
 use uzswap::uz_syscall;
 
+pub use cancel_word::cancel_word;
 pub use entry::{
-    ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_HOOK, CLASS_INLINE,
-    CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, HOOK_STACK_BYTES, Hook, HookFrame, Hooks,
-    PIECE_GIVEN_BACK, ThreadStart, ThreadStartFn, call_on_stack, call_on_stack_saving_vectors,
-    cancel_word, force_save_method, set_hooks, vector_state_bytes,
+    CLASS_COUNT, CLASS_HOOK, CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, Hook,
+    Hooks, ThreadStartFn, call_on_stack, call_on_stack_saving_vectors, set_hooks,
+};
+pub use frame::{
+    ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, HOOK_STACK_BYTES, HookFrame,
+    PIECE_GIVEN_BACK, ThreadStart,
 };
 pub use thread_slot::{
     are_slots_in_gs, keep_slots_in_gs, thread_slot_address, thread_slot_get, thread_slot_of,
     thread_slot_set,
 };
+pub use vectors::{force_save_method, vector_state_bytes};
 
 use analyze::analyze;
 use apply::{Source, Text, redirect};

@@ -26,7 +26,7 @@
 //!
 //! # Where code runs
 //! - The hook runs on the program's stack, which may itself be managed memory, or on the thread's
-//!   hook stack (`patch/entry.rs`). On the program's stack it may fault like the program, so it
+//!   hook stack (`patch/frame.rs`). On the program's stack it may fault like the program, so it
 //!   holds no lock. It uses no wide vector registers (they are not saved for it).
 //! - Code that needs the pager's lock runs inside `own_stack::runtime`: all signals blocked but the
 //!   fault signal, on the thread's own runtime stack, with values moved in and out, so that nothing

@@ -2,7 +2,7 @@
 //! of signals.
 //!
 //! ```text
-//!  | guard | alternate signal stack | guard | hook stack (patch/entry.rs) | runtime stack | block |
+//!  | guard | alternate signal stack | guard | hook stack (patch/frame.rs) | runtime stack | block |
 //! ```
 //! Blocks are made by the parent before a thread exists (the new thread may have nothing but
 //! missing memory under its feet) and reused when their thread is gone; they are never unmapped.
