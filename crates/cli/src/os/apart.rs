@@ -9,6 +9,9 @@
 //!
 //! S's parent is the process that takes orphans: process 1, or a subreaper. If P is process 1
 //! itself, it gets a child that it does not know, as every first process of a container may.
+//!
+//! # Safety charter
+//! That of `os.rs`.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -16,7 +19,11 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::{End, Executable, How, InheritedSignals, check};
+use super::check;
+use super::end::{End, How};
+use super::program::Executable;
+use super::signals::{InheritedSignals, discard};
+use super::stat::stat_of;
 
 /// Which of the two a process is after [`split`].
 #[expect(clippy::large_enum_variant, reason = "a process has one, once")]
@@ -83,7 +90,7 @@ pub fn split(inherited: InheritedSignals, given: &[RawFd]) -> io::Result<Side> {
     // SAFETY: our own child; fills the local.
     unsafe { libc::waitpid(child, &mut status, 0) };
     // The program was not told of it either.
-    super::discard(libc::SIGCHLD);
+    discard(libc::SIGCHLD);
     if status != 0 {
         return Err(io::Error::from_raw_os_error(libc::EAGAIN));
     }
@@ -158,7 +165,7 @@ impl Other {
     fn status_of_zombie(&self) -> Option<c_int> {
         /// `exit_code` is the 52nd field, the state the third.
         const EXIT_CODE: usize = 52 - 3;
-        let fields = super::stat_of(self.pid())?;
+        let fields = stat_of(self.pid())?;
         if !matches!(fields.first()?.as_str(), "Z" | "X") {
             return None;
         }

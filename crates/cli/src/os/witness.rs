@@ -14,6 +14,9 @@
 //! `pkill uzswap` and `pkill -f` go by names, and the program has another. So the witness has
 //! another name than we, too: what is sent by name is for us alone. (By the file, as `fuser -k` and
 //! `pidof` go, it still is one of us.)
+//!
+//! # Safety charter
+//! That of `os.rs`.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -23,7 +26,10 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
-use super::{Pid, Received, check, stat_of};
+use super::check;
+use super::program::Pid;
+use super::signals::Received;
+use super::stat::stat_of;
 
 /// The name of a witness: no part of it is a name of ours.
 const NAME: &CStr = c"uz-witness";
