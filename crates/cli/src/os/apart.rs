@@ -15,8 +15,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check;
@@ -36,14 +35,14 @@ pub enum Side {
 pub struct Becoming {
     inherited: InheritedSignals,
     /// Closed by the exec; a byte says that there was none.
-    failed: File,
+    failed: PipeWriter,
 }
 
 /// The process that is the program, as its supervisor sees it.
 pub struct Other {
     pid: c_int,
     descriptor: OwnedFd,
-    failed: Option<File>,
+    failed: Option<PipeReader>,
 }
 
 /// The descriptors that are open now.
@@ -59,15 +58,13 @@ pub fn descriptors() -> Vec<RawFd> {
 /// Becomes two processes. `given`: descriptors that are the program's alone. The caller has no
 /// threads, and `inherited` is what `take_signals` gave.
 pub fn split(inherited: InheritedSignals, given: &[RawFd]) -> io::Result<Side> {
-    let mut pipe = [0; 2];
-    // SAFETY: plain calls; the descriptors are new and ours.
-    let (pid, descriptor, reader, writer) = unsafe {
+    // SAFETY: plain calls; the descriptor is new and ours.
+    let (pid, descriptor) = unsafe {
         let pid = libc::getpid();
         let descriptor = check(libc::syscall(libc::SYS_pidfd_open, pid, 0) as c_int)?;
-        let descriptor = OwnedFd::from_raw_fd(descriptor);
-        check(libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC))?;
-        (pid, descriptor, File::from_raw_fd(pipe[0]), File::from_raw_fd(pipe[1]))
+        (pid, OwnedFd::from_raw_fd(descriptor))
     };
+    let (reader, writer) = io::pipe()?;
     // SAFETY: without threads a copy of this process is as good as it. The one in between ends at
     // once.
     let child = unsafe {

@@ -8,7 +8,7 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
 
 use super::check;
@@ -53,12 +53,7 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 /// we inherited. It dies with us if we are killed, as it would if it had been killed itself.
 pub fn start(program: &Executable, inherited: &InheritedSignals) -> io::Result<Pid> {
     let (argv, envp) = (pointers(&program.arguments), pointers(&program.environment));
-    let mut pipe = [0; 2];
-    // SAFETY: fills the local.
-    check(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
-    // SAFETY: both ends were just opened.
-    let (from_child, to_parent) =
-        unsafe { (OwnedFd::from_raw_fd(pipe[0]), OwnedFd::from_raw_fd(pipe[1])) };
+    let (from_child, to_parent) = io::pipe()?;
     // SAFETY: the child calls async-signal-safe functions only, on memory made before the fork, and
     // leaves by exec or _exit.
     let pid = unsafe {

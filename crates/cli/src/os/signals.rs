@@ -65,6 +65,27 @@ impl Received {
     }
 }
 
+/// The set of these signals. Async-signal-safe.
+pub(super) fn set_of(signals: impl IntoIterator<Item = c_int>) -> libc::sigset_t {
+    // SAFETY: sigemptyset initialises the local.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
+    }
+}
+
+/// The action by which the kernel does what a signal does by default.
+fn default_action() -> libc::sigaction {
+    // SAFETY: plain numbers, for which zeros are valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = libc::SIG_DFL;
+    action
+}
+
 fn all_signals() -> libc::sigset_t {
     // SAFETY: sigfillset initialises the local.
     unsafe {
@@ -82,9 +103,7 @@ pub fn take_signals() -> InheritedSignals {
         let mut inherited =
             InheritedSignals { mask: std::mem::zeroed(), child_action: std::mem::zeroed() };
         libc::sigprocmask(libc::SIG_SETMASK, &all_signals(), &mut inherited.mask);
-        let mut default: libc::sigaction = std::mem::zeroed();
-        default.sa_sigaction = libc::SIG_DFL;
-        libc::sigaction(libc::SIGCHLD, &default, &mut inherited.child_action);
+        libc::sigaction(libc::SIGCHLD, &default_action(), &mut inherited.child_action);
         inherited
     }
 }
@@ -108,12 +127,7 @@ pub fn wait_for_signal() -> Received {
 pub fn discard(signal: c_int) {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: live locals; no information is asked for.
-    unsafe {
-        let mut only: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut only);
-        libc::sigaddset(&mut only, signal);
-        libc::sigtimedwait(&only, null_mut(), &now);
-    }
+    unsafe { libc::sigtimedwait(&set_of([signal]), null_mut(), &now) };
 }
 
 /// Calls `write`, whose output perhaps nobody reads any more: SIGPIPE does not end us for that, and
@@ -121,9 +135,7 @@ pub fn discard(signal: c_int) {
 pub fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
     // SAFETY: live locals. A signal that a write raises waits for the thread that wrote.
     unsafe {
-        let mut only: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut only);
-        libc::sigaddset(&mut only, libc::SIGPIPE);
+        let only = set_of([libc::SIGPIPE]);
         let (mut before, mut waiting): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
         libc::sigpending(&mut waiting);
         libc::pthread_sigmask(libc::SIG_BLOCK, &only, &mut before);
@@ -144,17 +156,10 @@ pub fn is_asked_to_end_within(time: Duration) -> bool {
         tv_sec: time.as_secs() as libc::time_t,
         tv_nsec: time.subsec_nanos().into(),
     };
+    let asking = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+    let asking = set_of(asking.into_iter().filter(|signal| !is_ignored(*signal)));
     // SAFETY: live locals; no information is asked for.
-    unsafe {
-        let mut asking: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut asking);
-        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
-            if !is_ignored(signal) {
-                libc::sigaddset(&mut asking, signal);
-            }
-        }
-        libc::sigtimedwait(&asking, null_mut(), &time) > 0
-    }
+    unsafe { libc::sigtimedwait(&asking, null_mut(), &time) > 0 }
 }
 
 /// Lets `signal` do to us what it does by default: stop, or end the process. Returns when we were
@@ -164,12 +169,8 @@ pub fn is_asked_to_end_within(time: Duration) -> bool {
 pub fn suffer(signal: c_int) {
     // SAFETY: locals and plain calls.
     unsafe {
-        let mut default: libc::sigaction = std::mem::zeroed();
-        default.sa_sigaction = libc::SIG_DFL;
-        libc::sigaction(signal, &default, null_mut());
-        let mut only: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut only);
-        libc::sigaddset(&mut only, signal);
+        libc::sigaction(signal, &default_action(), null_mut());
+        let only = set_of([signal]);
         libc::raise(signal);
         let mut before: libc::sigset_t = std::mem::zeroed();
         // The signal ends the process once it is unblocked.

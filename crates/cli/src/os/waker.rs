@@ -77,7 +77,7 @@ fn is_stopped(stat: &CStr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::signals::take_signals;
+    use crate::os::signals::{set_of, take_signals};
 
     /// As where a program is continued before uzswap, which is to stop with it, has stopped.
     #[test]
@@ -90,8 +90,7 @@ mod tests {
             if copy == 0 {
                 take_signals();
                 let Ok(waker) = Waker::start(awake) else { libc::_exit(2) };
-                let mut only: libc::sigset_t = std::mem::zeroed();
-                libc::sigaddset(&mut only, libc::SIGCONT);
+                let only = set_of([libc::SIGCONT]);
                 let woken = || libc::sigtimedwait(&only, null_mut(), &once) == libc::SIGCONT;
                 let is_woken_again = woken() && woken();
                 drop(waker);

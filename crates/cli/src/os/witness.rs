@@ -23,12 +23,13 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
 use super::check;
 use super::program::Pid;
-use super::signals::Received;
+use super::signals::{Received, set_of};
 use super::stat::stat_of;
 
 /// The name of a witness: no part of it is a name of ours.
@@ -52,13 +53,7 @@ pub struct Witness {
 impl Witness {
     /// Starts it, with all signals blocked as ours are.
     pub fn start() -> io::Result<Witness> {
-        let mut pair = [0; 2];
-        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-        // SAFETY: fills the local; the descriptors are new and ours.
-        let (ours, its) = unsafe {
-            check(libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()))?;
-            (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1]))
-        };
+        let (ours, its) = UnixStream::pair()?;
         let words = command_line();
         // SAFETY: the child makes async-signal-safe calls only, and exits.
         let pid = unsafe {
@@ -75,7 +70,7 @@ impl Witness {
             }
             pid
         };
-        Ok(Witness { pid, is_gone: Cell::new(false), line: ours })
+        Ok(Witness { pid, is_gone: Cell::new(false), line: ours.into() })
     }
 
     /// Whether the signal went to all of our group.
@@ -177,9 +172,7 @@ unsafe fn answer(line: c_int) {
     // SAFETY: live locals.
     unsafe {
         while libc::read(line, (&raw mut signal).cast(), 1) == 1 {
-            let mut only: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut only);
-            libc::sigaddset(&mut only, signal.into());
+            let only = set_of([signal.into()]);
             let waits = libc::sigtimedwait(&only, null_mut(), &now) == c_int::from(signal);
             let reply = [signal, waits as u8];
             if libc::send(line, reply.as_ptr().cast(), 2, libc::MSG_NOSIGNAL) != 2 {
@@ -202,7 +195,6 @@ impl Drop for Witness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixStream;
     use std::process::{Command, Stdio};
 
     #[test]
