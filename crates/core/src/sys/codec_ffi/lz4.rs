@@ -13,9 +13,12 @@ use core::ffi::{c_char, c_int, c_void};
 // The crate is named for its link line.
 use lz4_sys as _;
 
-use super::{MAX_INPUT_BYTES, NoOutput};
+use super::NoOutput;
 use crate::sys::Result;
 use crate::sys::mem::Mapping;
+
+/// The largest input: liblz4 counts in `int`; far above any unit that is swapped.
+const MAX_INPUT_BYTES: usize = 1 << 30;
 
 unsafe extern "C" {
     fn LZ4_sizeofState() -> c_int;

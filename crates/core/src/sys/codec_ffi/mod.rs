@@ -38,9 +38,6 @@ pub use zstd::{ZSTD_LEVELS, ZstdCompressor, ZstdDecompressor, ZstdDictionary};
 #[cfg(doc)]
 use super::mem::Mapping;
 
-/// The largest input: the libraries count in `int`; far above any unit that is swapped.
-pub const MAX_INPUT_BYTES: usize = 1 << 30;
-
 /// Why there is no compressed form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoOutput {

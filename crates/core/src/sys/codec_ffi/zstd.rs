@@ -53,6 +53,9 @@ unsafe extern "C" {
 static ZSTD_HOOKS: [unsafe extern "C" fn(*const c_void) -> u64; 2] =
     [ZSTD_trace_compress_begin, ZSTD_trace_decompress_begin];
 
+/// The form of frames, for both directions: without a magic number.
+const MAGICLESS: c_int = zstd::ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
+
 fn zstd_ok(code: usize) -> bool {
     // SAFETY: a pure function.
     unsafe { zstd::ZSTD_isError(code) == 0 }
@@ -114,7 +117,6 @@ impl ZstdCompressor {
             return false;
         }
         self.at = context.addr() - self.memory.addr();
-        const MAGICLESS: c_int = zstd::ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
         let switches = [
             (P::ZSTD_c_experimentalParam2, MAGICLESS),
             (P::ZSTD_c_contentSizeFlag, 0),
@@ -221,7 +223,6 @@ impl ZstdDecompressor {
         }
         // SAFETY: the memory is ours, page-aligned, and holds no context yet.
         let context = unsafe { zstd::ZSTD_initStaticDCtx(at.cast(), len) };
-        const MAGICLESS: c_int = zstd::ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
         // SAFETY: the context was made above (null is an error code of its own).
         self.is_made = !context.is_null()
             && zstd_ok(unsafe {
