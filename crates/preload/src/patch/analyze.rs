@@ -185,7 +185,8 @@ mod tests {
     use std::collections::HashSet;
     use std::string::String;
 
-    fn loaded(name: &str) -> String {
+    /// The path of an object that this process has loaded.
+    pub(super) fn loaded(name: &str) -> String {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.split_whitespace().find(|w| w.contains(name)).unwrap().into()
     }

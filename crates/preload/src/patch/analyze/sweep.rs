@@ -385,14 +385,10 @@ fn note_table(image: &Image, address: u64, note: &mut impl FnMut(u64)) {
 mod tests {
     use super::*;
     use crate::patch::analyze::candidates::find_candidates;
+    use crate::patch::analyze::tests::loaded;
     use crate::patch::analyze::{analyze, plan_all};
     use crate::patch::table::Analysis;
     use std::collections::HashSet;
-
-    fn loaded(name: &str) -> std::string::String {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        maps.split_whitespace().find(|w| w.contains(name)).unwrap().into()
-    }
 
     /// The table of functions says which calls there are; without it all of them are found, and
     /// replaced without touching bytes to which a branch of any function leads.
