@@ -32,8 +32,6 @@ pub mod control;
 mod disk;
 mod doctor;
 mod duration;
-#[path = "os/environment.rs"]
-mod environment;
 pub mod estimate;
 mod failure;
 mod generate;

@@ -5,7 +5,7 @@
 //!   program  end  witness  waker   the program as our child, and two copies of us that help
 //!   apart                          --in-place: this process becomes the program
 //!   block                          the control block
-//!   signals  own                   what is sent to us; what we are, and how we are limited
+//!   signals  own  environment      what is sent to us; what we are, how we are limited, were given
 //!   sockets  files  stat           connections; files; any process, by its number
 //!   forbidden_page  contention     probes of the kernel, and of our library
 //! ```
@@ -25,6 +25,7 @@ pub mod apart;
 mod block;
 pub mod contention;
 mod end;
+pub mod environment;
 mod files;
 mod forbidden_page;
 mod own;

@@ -261,7 +261,7 @@ fn environment(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Ve
     let is_ours = |entry: &OsString| {
         [CONTROL_FD_ENV, PROGRAM_ENV, PASSWORD].iter().any(|name| value(entry, name).is_some())
     };
-    let mut entries = crate::environment::entries();
+    let mut entries = os::environment::entries();
     entries.retain(|entry| !is_ours(entry));
     let Some((library, block)) = managed else { return entries };
     entries.push(variable(CONTROL_FD_ENV, block.variable().as_ref()));

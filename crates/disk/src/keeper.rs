@@ -375,7 +375,7 @@ mod tests {
             pass();
             assert!(disk.used_bytes() > PAGES * PAGE_BYTES, "there is room");
             disk.set_memory_bytes(MOST);
-            // What the writes need counts from the next round on.
+            // The need of the writes counts from the next round on.
             (0..3).for_each(|_| pass());
             let is_kept = disk.used_bytes() <= MOST + MOST / OVER_PART;
             assert_eq!(is_kept, disk.has_store(), "{} bytes", disk.used_bytes());

@@ -70,7 +70,7 @@ mod tests {
             scope.spawn(|| {
                 room.answer(|| Some(pages.load(Ordering::Relaxed)).filter(|p| *p < 43));
             });
-            // Whoever answers may be late on a busy machine. A question for which nobody waits any
+            // An answer may be late on a busy machine. A question for which nobody waits any
             // more is answered, too, and its answer is none to the next one.
             let ask = || (0..100).find_map(|_| room.ask());
             assert_eq!(ask(), Some(41));
