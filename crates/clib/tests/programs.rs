@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Place, built, has, said, skipped};
+use support::{Place, built, has, said, shown, skipped};
 
 /// The programs, and what is added to their arguments: alone, and where everything is slower.
 const PROGRAMS: [(&str, &[&str], &[&str]); 3] =
@@ -58,8 +58,10 @@ fn valgrind_finds_nothing() {
     // So many that each of its tables grows, and that the store has some.
     let program = place.compile("examples/kv.c", &[]);
     let mut valgrind = valgrind();
-    let said = said(valgrind.arg(program).args(["20000", "1"]).arg(place.path()));
-    assert!(said.starts_with("20000 values of 4 MiB in "), "{said}");
+    let output = valgrind.arg(program).args(["20000", "1"]).arg(place.path()).output().unwrap();
+    let said = shown(&output);
+    assert!(output.status.success() && output.stderr.is_empty(), "{said}");
+    assert!(output.stdout.starts_with(b"20000 values of 4 MiB in "), "{said}");
 }
 
 #[test]

@@ -10,9 +10,10 @@
 //! # Safety charter
 //! A buffer that the kernel is reading or filling is owned by its slot and reachable by nobody:
 //! `buffer` gives it out only while no transfer of it is in flight, and dropping the queue waits
-//! for all of them. The control blocks are read by `io_submit` only, so they live on its stack. A
-//! fork copies memory that the kernel may be filling, so it must find every queue idle; the child
-//! then forgets the parent's context.
+//! for all of them. The kernel reads a control block in `io_submit` only. It is kept as it is until
+//! the result is in, for programs that look at both (valgrind). A fork copies memory that the
+//! kernel may be filling, so it must find every queue idle; the child then forgets the parent's
+//! context.
 #![allow(unsafe_code)]
 
 use super::file::Fd;
@@ -83,6 +84,7 @@ enum Context {
 struct Slot {
     buffer: Mapping,
     state: State,
+    block: ControlBlock,
     #[cfg(any(test, feature = "testing"))]
     promise: Option<Promise>,
 }
@@ -101,6 +103,7 @@ impl<const N: usize> AioQueue<N> {
             *slot = Some(Slot {
                 buffer: Mapping::new(len)?,
                 state: State::Idle,
+                block: ControlBlock::default(),
                 #[cfg(any(test, feature = "testing"))]
                 promise: None,
             });
@@ -155,21 +158,22 @@ impl<const N: usize> AioQueue<N> {
         };
         assert!(self.slots[slot].state == State::Idle && len <= self.slots[slot].buffer.len());
         let context = self.context()?;
-        let block = ControlBlock {
+        let s = &mut self.slots[slot];
+        s.block = ControlBlock {
             data: slot as u64,
             opcode,
             fd: fd as u32,
-            buf: self.slots[slot].buffer.addr() as u64,
+            buf: s.buffer.addr() as u64,
             len: len as u64,
             at: at as i64,
             ..ControlBlock::default()
         };
-        let blocks = [&raw const block];
+        let blocks = [&raw const s.block];
         // SAFETY: the control block is copied by the call; the buffer is `len` bytes at least, and
         // stays untouched until the result is in (see the charter).
         match unsafe { uz_syscall!(nr::IO_SUBMIT, context, 1, blocks.as_ptr()) } {
             Ok(1) => {
-                self.slots[slot].state = next;
+                s.state = next;
                 Ok(())
             }
             Ok(_) => Err(Errno::EAGAIN),
