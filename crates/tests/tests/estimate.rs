@@ -148,9 +148,12 @@ fn uses(workshop: &Workshop) -> Result<Verdict, String> {
 fn running(workshop: &Workshop) -> Result<Verdict, String> {
     let line = half(workshop, "64", "100")?;
     let mut program = Command::new(&line[0]).args(&line[1..]).spawn().map_err(|e| e.to_string())?;
-    // Filling takes a moment.
-    std::thread::sleep(std::time::Duration::from_secs(2));
     let pid = program.id().to_string();
+    // Filling takes a moment.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while resident_pages(&pid) * 4096 < 64 << 20 && std::time::Instant::now() < end {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     let watched = output(estimate(workshop).args([&pid, "--for", "1s", "--memory", "40M,1G"]));
     let is_alive = matches!(program.try_wait(), Ok(None));
     let _ = program.kill();
@@ -163,6 +166,12 @@ fn running(workshop: &Workshop) -> Result<Verdict, String> {
         && said.lines().any(|line| line.starts_with("  40 MiB ("))
         && said.lines().any(|line| line.starts_with("  1.0 GiB (") && line.ends_with("as without"));
     Ok(Verdict::check(is_right && is_alive, || format!("alive: {is_alive}\n{said}")))
+}
+
+/// Pages that a process has in memory, by the second number of its statm.
+fn resident_pages(pid: &str) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
 }
 
 fn managed_already(workshop: &Workshop) -> Result<Verdict, String> {
