@@ -419,16 +419,15 @@ pub(super) fn piecewise(t: &'static ThreadBlock, number: usize, a: Args) -> Opti
 /// The kernel's own limit on one transfer, of all buffers together: MAX_RW_COUNT.
 const MOST_BYTES: usize = 0x7fff_f000;
 
-/// A large transfer with one buffer.
-fn plain_pieces(t: &'static ThreadBlock, number: usize, a: Args, how: Cut) -> isize {
-    let positioned = matches!(number, nr::PREAD64 | nr::PWRITE64);
-    let goes_on = how == Cut::Whole || matches!(number, nr::WRITE | nr::PWRITE64);
-    let (len, most) = (a[2].min(MOST_BYTES), piece_bytes());
+/// A large transfer in pieces that can be held. `transfer` makes one: of so many bytes, after those
+/// that are done. A piece that is not whole is the last one, and so is the first where nothing
+/// `goes_on`.
+fn in_pieces(len: usize, goes_on: bool, transfer: impl Fn(usize, usize) -> isize) -> isize {
+    let (len, most) = (len.min(MOST_BYTES), piece_bytes());
     let mut done = 0;
     while done < len {
         let piece = (len - done).min(most);
-        let offset = if positioned { a[3].wrapping_add(done) } else { a[3] };
-        let r = held_call(t, number, [a[0], a[1] + done, piece, offset, a[4], a[5]]);
+        let r = transfer(done, piece);
         if r < 0 {
             return if done > 0 { done as isize } else { r };
         }
@@ -438,6 +437,16 @@ fn plain_pieces(t: &'static ThreadBlock, number: usize, a: Args, how: Cut) -> is
         }
     }
     done as isize
+}
+
+/// A large transfer with one buffer.
+fn plain_pieces(t: &'static ThreadBlock, number: usize, a: Args, how: Cut) -> isize {
+    let positioned = matches!(number, nr::PREAD64 | nr::PWRITE64);
+    let goes_on = how == Cut::Whole || matches!(number, nr::WRITE | nr::PWRITE64);
+    in_pieces(a[2], goes_on, |done, piece| {
+        let offset = if positioned { a[3].wrapping_add(done) } else { a[3] };
+        held_call(t, number, [a[0], a[1] + done, piece, offset, a[4], a[5]])
+    })
 }
 
 /// Element `i` of a program's array of buffers: address and length. `None`: it cannot be read.
@@ -530,23 +539,13 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
 
 /// A large send on a stream, in pieces.
 fn send_pieces(t: &'static ThreadBlock, a: Args) -> isize {
-    let (len, mut done) = (a[2].min(MOST_BYTES), 0);
-    while done < len {
-        let piece = (len - done).min(piece_bytes());
-        let r = held_call(t, nr::SENDTO, [a[0], a[1] + done, piece, a[3], a[4], a[5]]);
-        if r < 0 {
-            return if done > 0 { done as isize } else { r };
-        }
-        done += r as usize;
-        if (r as usize) < piece {
-            break;
-        }
-    }
-    done as isize
+    in_pieces(a[2], true, |done, piece| {
+        held_call(t, nr::SENDTO, [a[0], a[1] + done, piece, a[3], a[4], a[5]])
+    })
 }
 
-/// Makes a call with its buffers held, once paging is on.
-pub(super) fn hold_and_call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
+/// Makes a call with its buffers held, once paging is on: no more of a large one than can be held.
+pub(super) fn bounded_call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     match number {
         nr::GETRANDOM if a[1] > piece_bytes() && managed(a[0], a[1]) => random_pieces(t, a),
         _ => held_call(t, number, clamp_length(number, a)),
@@ -556,19 +555,9 @@ pub(super) fn hold_and_call(t: &'static ThreadBlock, number: usize, a: Args) -> 
 /// Much randomness, in pieces. Where no signal comes the kernel gives as much as is asked for, and
 /// not every program asks for the rest.
 fn random_pieces(t: &'static ThreadBlock, a: Args) -> isize {
-    let (len, mut done) = (a[1].min(MOST_BYTES), 0);
-    while done < len {
-        let piece = (len - done).min(piece_bytes());
-        let r = held_call(t, nr::GETRANDOM, [a[0] + done, piece, a[2], a[3], a[4], a[5]]);
-        if r < 0 {
-            return if done > 0 { done as isize } else { r };
-        }
-        done += r as usize;
-        if (r as usize) < piece {
-            break;
-        }
-    }
-    done as isize
+    in_pieces(a[1], true, |done, piece| {
+        held_call(t, nr::GETRANDOM, [a[0] + done, piece, a[2], a[3], a[4], a[5]])
+    })
 }
 
 /// Cuts the length of a buffer that a call may fill in part to one that can be held. Returns the
@@ -687,9 +676,9 @@ mod tests {
         let (t, at) = (block(), map_anonymous(BYTES, PROT_READ | PROT_WRITE).unwrap());
         let end = at + page_ceil(BYTES);
         PAGER.note_mapped(&mut PAGER.enter(), at, end, 3, RangeFlags::NONE);
-        assert_eq!(hold_and_call(t, nr::GETRANDOM, [at, BYTES, 0, 0, 0, 0]), BYTES as isize);
+        assert_eq!(bounded_call(t, nr::GETRANDOM, [at, BYTES, 0, 0, 0, 0]), BYTES as isize);
         // A flag that the kernel does not know.
-        let refused = hold_and_call(t, nr::GETRANDOM, [at, BYTES, 1 << 9, 0, 0, 0]);
+        let refused = bounded_call(t, nr::GETRANDOM, [at, BYTES, 1 << 9, 0, 0, 0]);
         assert_eq!(refused, Errno::EINVAL.as_return());
         PAGER.note_unmapped(&mut PAGER.enter(), at, end);
         t.give_back();

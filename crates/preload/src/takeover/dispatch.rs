@@ -108,7 +108,7 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
     match answer {
         Some(a) => a,
         None if ACTIVE.load(Ordering::Acquire) && has_pointers(number) => {
-            Answer::Result(buffers::hold_and_call(t, number, args))
+            Answer::Result(buffers::bounded_call(t, number, args))
         }
         None => Answer::Inline,
     }
