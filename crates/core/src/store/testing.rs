@@ -6,6 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::{BLOCK_BYTES, Progress, Queue, ReadQueue, Store};
 use crate::sys::{Errno, Result};
 
+/// In place of the ten seconds of a run, where all servers are right: they answer sooner, however
+/// busy the machine is with other tests.
+#[cfg(test)]
+pub const LONG_PATIENCE_NS: u64 = 4 * super::remote::PATIENCE_NS;
+
 /// The operations that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

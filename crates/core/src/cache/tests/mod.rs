@@ -8,6 +8,7 @@ mod limits;
 mod model;
 mod races;
 mod remote;
+mod servers;
 mod store;
 mod valkey;
 mod windows;

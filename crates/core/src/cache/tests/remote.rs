@@ -5,33 +5,24 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 
 use super::fork::fork;
+use super::servers::PAGES;
 use super::*;
 use crate::store::extents::{Geometry, Leases, set_owner};
 use crate::store::remote::hostile::{ALL_WRONG, Hostile, Mode};
 use crate::store::remote::{Link, NO_ANSWER, PATIENCE_NS, Remote, RemoteStore, Server};
+use crate::store::testing::LONG_PATIENCE_NS;
 use crate::store::{CLUSTER_BYTES, Progress, Queue};
 use crate::sys::fd::number_limits;
 use crate::sys::file::{self, testing};
 use crate::sys::socket::Patience;
 
 const EXPORT_BYTES: usize = 32 << 20;
-const PAGES: u64 = 600;
 /// In place of ten seconds, where a server is wrong: each wait for it costs the test so long.
 const SHORT_PATIENCE_NS: u64 = 1_000_000_000;
 /// As that, where another server is right, which has a part of it: the wrong one costs a quarter.
 const SHARED_PATIENCE_NS: u64 = 4 * SHORT_PATIENCE_NS;
-/// How often a server that is right is asked again that was too late for the short patience.
-const AGAIN_MOST: usize = 20;
-/// In place of ten seconds, where all servers are right: they answer sooner, however busy the
-/// machine is with other tests.
-const LONG_PATIENCE_NS: u64 = 4 * PATIENCE_NS;
 
-struct World {
-    servers: Vec<Hostile>,
-    cache: SwapCache<RemoteStore>,
-    leases: &'static Leases,
-    pages: Vec<(SwapEntry, Page)>,
-}
+type World = super::servers::World<Hostile, RemoteStore>;
 
 fn path() -> PathBuf {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
@@ -72,68 +63,7 @@ fn world_for(mode: Mode, servers: usize, copies: usize) -> World {
         _ if copies > 1 => SHARED_PATIENCE_NS,
         _ => SHORT_PATIENCE_NS,
     });
-    let cache = over(RemoteStore::open(remote).unwrap(), 64 << 10);
-    World { servers, cache, leases, pages: Vec::new() }
-}
-
-impl World {
-    /// Puts so many pages in, and nearly all of them out to the servers.
-    fn fill(&mut self, tag: u64) {
-        for i in 0..PAGES {
-            let page = any_page(tag * PAGES + i);
-            if let Ok(entry) = self.cache.swap_out(&page) {
-                self.pages.push((entry, page));
-            }
-        }
-        self.cache.shrink(1 << 20);
-    }
-
-    /// Fills until each cluster is at all of its servers. On a busy machine an honest server may
-    /// answer later than it is waited for; then a cluster has one copy, and so have those after it,
-    /// or none.
-    fn fill_all_copies(&mut self, tag: u64) {
-        let kept = self.pages.len();
-        for _ in 0..AGAIN_MOST {
-            let before = self.cache.remote_counts().lone_copies;
-            self.fill(tag);
-            let has_failed = self.cache.store_failure().is_some();
-            if self.cache.remote_counts().lone_copies == before && !has_failed {
-                return;
-            }
-            self.pages.drain(kept..).for_each(|(entry, _)| self.cache.free(entry));
-            self.cache.retry_store();
-            std::thread::sleep(std::time::Duration::from_nanos(2 * SHORT_PATIENCE_NS));
-        }
-        panic!("a server is too late each time");
-    }
-
-    /// Loads until every page has come, from an honest server; says how many there are.
-    fn load_all(&self) -> u64 {
-        let mut loads = (0..AGAIN_MOST).map(|_| self.load());
-        loads.find(|(_, lost)| *lost == 0).expect("the server has all of them").0
-    }
-
-    /// Loads every page: how many came, and how many could not be had. None is wrong.
-    fn load(&self) -> (u64, u64) {
-        let (mut came, mut lost) = (0, 0);
-        for (entry, page) in &self.pages {
-            let mut loaded = [0xee; PAGE_SIZE];
-            match self.cache.swap_in(*entry, &mut loaded) {
-                Ok(()) => {
-                    assert!(loaded == *page, "wrong bytes");
-                    came += 1;
-                }
-                Err(LoadError::NotFound) => panic!("it is there"),
-                Err(_) => lost += 1,
-            }
-        }
-        (came, lost)
-    }
-
-    /// Drops all, and what is in the readers' buffers is of no cluster any more.
-    fn drop_all(&mut self) {
-        self.pages.drain(..).for_each(|(entry, _)| self.cache.free(entry));
-    }
+    World::new(servers, RemoteStore::open(remote).unwrap(), leases)
 }
 
 #[test]
@@ -255,8 +185,7 @@ fn a_connection_by_which_nothing_comes_any_more_is_made_again() {
     // The connection has half of the patience.
     let (servers, remote, leases) = remote(1, 1);
     let remote = remote.with_patience(SHARED_PATIENCE_NS);
-    let cache = over(RemoteStore::open(remote).unwrap(), 64 << 10);
-    let mut w = World { servers, cache, leases, pages: Vec::new() };
+    let mut w = World::new(servers, RemoteStore::open(remote).unwrap(), leases);
     w.fill(1);
     w.pages.truncate(8);
     let server = &w.servers[0];

@@ -2,34 +2,24 @@
 //! a page comes back as it was or not at all.
 
 use super::fork::fork;
+use super::servers::PAGES;
 use super::*;
 use crate::control::Settings;
 use crate::store::extents::{Leases, set_owner};
 use crate::store::remote::Server;
+use crate::store::testing::LONG_PATIENCE_NS;
 use crate::store::valkey::hostile::{ALL_WRONG, Hostile, Mode};
-use crate::store::valkey::{PATIENCE_NS, Valkey, ValkeyStore, Verb};
+use crate::store::valkey::{Valkey, ValkeyStore, Verb};
 use crate::sys::Errno;
 use crate::sys::file::testing;
 use crate::sys::socket::Patience;
 
-const PAGES: u64 = 600;
 /// In place of ten seconds, where a server is wrong: each wait for it costs the test so long.
 const SHORT_PATIENCE_NS: u64 = 600_000_000;
-/// In place of ten seconds, and of the time for each try, where all servers are right: they answer
-/// sooner, however busy the machine is with other tests.
-const LONG_PATIENCE_NS: u64 = 4 * PATIENCE_NS;
-/// How often a server that is right is asked again that was too late for the short patience.
-const AGAIN_MOST: usize = 20;
 
-struct World {
-    servers: Vec<Hostile>,
-    settings: Settings,
-    cache: SwapCache<ValkeyStore>,
-    leases: &'static Leases,
-    pages: Vec<(SwapEntry, Page)>,
-}
+type World = super::servers::World<Hostile, ValkeyStore>;
 
-fn settings(servers: &[&Hostile], kind: u32) -> Settings {
+fn settings(servers: &[Hostile], kind: u32) -> Settings {
     let mut settings = Settings::new();
     settings.servers_len = servers.len() as u32;
     for (place, server) in settings.servers.iter_mut().zip(servers) {
@@ -45,16 +35,15 @@ fn settings(servers: &[&Hostile], kind: u32) -> Settings {
 
 fn open(servers: Vec<Hostile>, kind: u32, mode: Mode) -> World {
     set_owner(1);
-    let settings = settings(&servers.iter().collect::<Vec<_>>(), kind);
+    let settings = settings(&servers, kind);
     // As in a run: a process sees what those that it forked have leased.
     let leases: &'static Leases = testing::shared();
     let valkey = Valkey::new(&settings.terms(), leases);
     let valkey = match mode {
-        Mode::Right => valkey.with_patient_tries(LONG_PATIENCE_NS),
+        Mode::Right => valkey.with_patient_tries(),
         _ => valkey.with_patience(SHORT_PATIENCE_NS),
     };
-    let cache = over(ValkeyStore::open(valkey).unwrap(), 64 << 10);
-    World { servers, settings, cache, leases, pages: Vec::new() }
+    World::new(servers, ValkeyStore::open(valkey).unwrap(), leases)
 }
 
 fn world() -> World {
@@ -73,63 +62,11 @@ fn cluster(replicas: u64) -> World {
     open(servers, Server::CLUSTER, Mode::Right)
 }
 
-impl World {
-    /// Puts so many pages in, and nearly all of them out to the servers.
-    fn fill(&mut self, tag: u64) {
-        for i in 0..PAGES {
-            let page = any_page(tag * PAGES + i);
-            if let Ok(entry) = self.cache.swap_out(&page) {
-                self.pages.push((entry, page));
-            }
-        }
-        self.cache.shrink(1 << 20);
-    }
-
-    /// Fills until the store has taken what it was given, by a server that is right.
-    fn fill_all(&mut self, tag: u64) {
-        let kept = self.pages.len();
-        for _ in 0..AGAIN_MOST {
-            self.fill(tag);
-            if self.cache.store_failure().is_none() {
-                return;
-            }
-            self.pages.drain(kept..).for_each(|(entry, _)| self.cache.free(entry));
-            self.cache.retry_store();
-        }
-        panic!("the server is too late each time");
-    }
-
-    /// Loads until every page has come, from a server that is right; says how many there are.
-    fn load_all(&self) -> u64 {
-        let mut loads = (0..AGAIN_MOST).map(|_| self.load());
-        loads.find(|(_, lost)| *lost == 0).expect("the server has all of them").0
-    }
-
-    /// Loads every page: how many came, and how many could not be had. None is wrong.
-    fn load(&self) -> (u64, u64) {
-        let (mut came, mut lost) = (0, 0);
-        for (entry, page) in &self.pages {
-            let mut loaded = [0xee; PAGE_SIZE];
-            match self.cache.swap_in(*entry, &mut loaded) {
-                Ok(()) => {
-                    assert!(loaded == *page, "wrong bytes");
-                    came += 1;
-                }
-                Err(LoadError::NotFound) => panic!("it is there"),
-                Err(_) => lost += 1,
-            }
-        }
-        (came, lost)
-    }
-
-    fn drop_all(&mut self) {
-        self.pages.drain(..).for_each(|(entry, _)| self.cache.free(entry));
-    }
-}
-
 #[test]
 fn pages_come_back_and_values_go() {
-    for mut w in [world(), cluster(0), cluster(1)] {
+    let worlds =
+        [(world(), Server::VALKEY), (cluster(0), Server::CLUSTER), (cluster(1), Server::CLUSTER)];
+    for (mut w, kind) in worlds {
         w.fill(1);
         assert_eq!(w.load(), (PAGES, 0));
         let c = w.cache.remote_counts();
@@ -154,8 +91,9 @@ fn pages_come_back_and_values_go() {
         assert_eq!(w.load(), (PAGES, 0));
         assert!(w.servers[0].values().len() < most + 20, "values of freed pages go");
         // As `uzswap run` does at the end.
-        let run = Valkey::new(&w.settings.terms(), w.leases);
-        let run = run.with_patient_tries(LONG_PATIENCE_NS);
+        let settings = settings(&w.servers, kind);
+        let run = Valkey::new(&settings.terms(), w.leases);
+        let run = run.with_patient_tries();
         run.connect(LONG_PATIENCE_NS).unwrap();
         let units = 0..64 * 16 + 1;
         let there = w.servers[0].values().len() as u64;
@@ -171,10 +109,10 @@ fn pages_come_back_and_values_go() {
 fn whatever_a_server_does_wrong_a_page_is_lost_and_never_wrong() {
     for mode in ALL_WRONG {
         let mut w = world_for(mode);
-        w.fill_all(1);
+        w.fill_all_copies(1);
         w.servers[0].remember();
         w.drop_all();
-        w.fill_all(2);
+        w.fill_all_copies(2);
         w.pages.truncate(8);
         w.servers[0].set(mode);
         if mode != Mode::Full {
@@ -192,7 +130,7 @@ fn whatever_a_server_does_wrong_with_writes_nothing_is_lost() {
         [Mode::WrongBytes, Mode::Stale, Mode::Short, Mode::Long, Mode::Negative, Mode::Empty];
     for mode in ALL_WRONG.into_iter().filter(|mode| !alike.contains(mode)) {
         let mut w = world_for(mode);
-        w.fill_all(1);
+        w.fill_all_copies(1);
         w.servers[0].set(mode);
         w.fill(2);
         // Until the last patience is over. A value that a connection took before it hung up is

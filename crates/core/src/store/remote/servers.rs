@@ -416,13 +416,11 @@ mod tests {
     use super::super::hostile::{Hostile, Mode};
     use super::*;
     use crate::store::extents::{EXTENT_LEAST_BYTES, EXTENTS_MOST};
+    use crate::store::testing::LONG_PATIENCE_NS;
 
     const EXPORT_BYTES: usize = 1 << 20;
     const CLAIM: usize = CLAIM_BYTES as usize;
     const BYTES: [u8; 4096] = [7; 4096];
-    /// In place of ten seconds, and with as much more for each try: servers answer sooner, however
-    /// busy the machine is with other tests.
-    const LONG_PATIENCE_NS: u64 = 4 * PATIENCE_NS;
 
     fn path(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("uzswap-servers-{}-{name}", std::process::id()))

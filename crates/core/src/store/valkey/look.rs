@@ -137,16 +137,13 @@ mod tests {
 
     use super::super::hostile::Hostile;
     use super::super::resp::{Incoming, name_of};
-    use super::super::{Node, PATIENCE_NS, Terms};
+    use super::super::{Node, Terms};
     use super::*;
     use crate::store::extents::{EXTENTS_MOST, Leases};
     use crate::store::remote::{EPROTO, Server};
+    use crate::store::testing::LONG_PATIENCE_NS;
 
     static NOBODY: Leases = [const { AtomicU32::new(0) }; EXTENTS_MOST];
-
-    /// In place of ten seconds: a node answers sooner, however busy the machine is with other
-    /// tests.
-    const LONG_PATIENCE_NS: u64 = 4 * PATIENCE_NS;
 
     fn patience() -> Patience {
         Patience::new(LONG_PATIENCE_NS)
@@ -165,7 +162,7 @@ mod tests {
         let servers: Vec<_> = ports.iter().map(server).collect();
         let key_prefix = *b"uz:aaaaaaaaa";
         let terms = Terms { servers: &servers, extent_bytes: 1 << 20, lease_ms: 1000, key_prefix };
-        Valkey::new(&terms, &NOBODY).with_patient_tries(LONG_PATIENCE_NS)
+        Valkey::new(&terms, &NOBODY).with_patient_tries()
     }
 
     /// A node of a Cluster, which has everything.

@@ -162,18 +162,15 @@ impl Valkey {
 mod tests {
     use core::sync::atomic::{AtomicU32, Ordering};
 
+    use super::super::Terms;
     use super::super::hostile::Hostile;
-    use super::super::{PATIENCE_NS, Terms};
     use super::*;
     use crate::store::extents::{EXTENTS_MOST, Leases};
     use crate::store::remote::Server;
+    use crate::store::testing::LONG_PATIENCE_NS;
 
     static NOBODY: Leases = [const { AtomicU32::new(0) }; EXTENTS_MOST];
     const UNITS: core::ops::Range<u64> = 0..100;
-
-    /// In place of ten seconds: a node answers sooner, however busy the machine is with other
-    /// tests.
-    const LONG_PATIENCE_NS: u64 = 4 * PATIENCE_NS;
 
     fn patience() -> Patience {
         Patience::new(LONG_PATIENCE_NS)
@@ -186,7 +183,7 @@ mod tests {
         let servers = &[Server { kind: Server::CLUSTER, extents: 8, ..seed }];
         let key_prefix = *b"uz:aaaaaaaaa";
         let terms = Terms { servers, extent_bytes: 1 << 20, lease_ms: 1000, key_prefix };
-        let valkey = Valkey::new(&terms, &NOBODY).with_patient_tries(LONG_PATIENCE_NS);
+        let valkey = Valkey::new(&terms, &NOBODY).with_patient_tries();
         for (node, port) in valkey.nodes.iter().zip(ports) {
             *node.address.lock() = at(*port);
         }

@@ -140,10 +140,11 @@ impl Valkey {
         Valkey { patience_ns, ..self }
     }
 
-    /// With so much patience, and with more for each try, for tests: on a busy machine a server
-    /// that does its work may be late.
+    /// With long patience, and with more for each try, for tests: on a busy machine a server that
+    /// does its work may be late.
     #[cfg(test)]
-    pub fn with_patient_tries(self, patience_ns: u64) -> Valkey {
+    pub fn with_patient_tries(self) -> Valkey {
+        let patience_ns = crate::store::testing::LONG_PATIENCE_NS;
         Valkey { patience_ns, try_ns: patience_ns / 2, hurry_ns: patience_ns / 4, ..self }
     }
 
@@ -548,7 +549,7 @@ mod tests {
     fn a_key_is_found_at_a_node_that_has_a_name_or_another_port_of_the_one_that_was_asked() {
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [first, second] = listeners.each_ref().map(|l| l.local_addr().unwrap().port());
-        let valkey = valkey(Server::CLUSTER, 1, 0).with_patient_tries(4 * PATIENCE_NS);
+        let valkey = valkey(Server::CLUSTER, 1, 0).with_patient_tries();
         *valkey.nodes[0].address.lock() = address(first);
         valkey.slots.iter().for_each(|slot| slot.store(1, Ordering::Relaxed));
         *valkey.nodes[5].address.lock() = address(second);
