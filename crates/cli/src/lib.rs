@@ -62,6 +62,7 @@ mod supervise;
 #[cfg(test)]
 mod tables;
 mod trace;
+pub mod whole_file;
 mod written;
 
 pub use failure::Failure;

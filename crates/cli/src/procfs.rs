@@ -27,6 +27,11 @@ pub fn beginning(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
+/// The text, or the beginning of one that is longer, with a mark.
+pub fn shortened(text: &str, bytes: usize) -> String {
+    if text.len() <= bytes { text.to_string() } else { beginning(text, bytes).to_string() + "..." }
+}
+
 /// The value of a line such as `Zswap:  12 kB`.
 pub fn kib_of(path: &str, key: &str) -> u64 {
     value_of(&fs::read_to_string(path).unwrap_or_default(), key)

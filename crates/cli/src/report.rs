@@ -16,6 +16,7 @@ use crate::program::reason;
 use crate::remote::valkey::address::is_one as is_values;
 use crate::settings::{Backing, RunSettings};
 use crate::size::{PAGE_BYTES, grouped, human};
+use crate::whole_file;
 use crate::written;
 
 /// The part of the limit by which a run may pass it without a warning.
@@ -85,7 +86,7 @@ pub fn finish(outcome: &Outcome) {
         };
         let none = Series::default();
         if let Err(e) =
-            page::write(path, &page::render(outcome, &told, outcome.series.unwrap_or(&none)))
+            whole_file::write(path, &page::render(outcome, &told, outcome.series.unwrap_or(&none)))
         {
             console::say(&format!("--report: {}: {}", path.display(), reason(&e)));
         }

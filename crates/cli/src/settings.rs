@@ -17,7 +17,6 @@ use crate::Failure;
 use crate::budget::Budget;
 use crate::duration;
 use crate::observe::address::Listener;
-use crate::observe::page;
 use crate::options::{self, Given, MIN_MEMORY_BYTES, RawOptions};
 use crate::place;
 use crate::program::reason;
@@ -25,6 +24,7 @@ use crate::remote::valkey::{self, Values};
 use crate::remote::{self, Exports, Kept, address, device};
 use crate::size;
 use crate::trace::recorder::TraceFile;
+use crate::whole_file;
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -522,7 +522,7 @@ fn values(
 fn report(raw: &RawOptions, env: Env) -> Result<Option<PathBuf>, Failure> {
     let Some(given) = raw.text(&options::REPORT, env) else { return Ok(None) };
     let path = absolute(&given)?;
-    match page::try_path(&path) {
+    match whole_file::try_path(&path) {
         Ok(()) => Ok(Some(path)),
         Err(e) => {
             Err(Failure::usage(format!("{}: {}: {}", given.origin, path.display(), file_fault(&e))))

@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 use super::record::{median, quartiles};
 use uzswap_cli::Failure;
 use uzswap_cli::program::reason;
+use uzswap_cli::whole_file;
 
 #[derive(clap::Args, Debug)]
 pub struct KeepArguments {
@@ -76,12 +77,7 @@ pub fn keep(path: &Path, lines: Vec<Value>) -> Result<(), Failure> {
     // Arms stay in the order in which they were measured.
     all.sort_by_key(|line| key(line)[..2].to_vec());
     let text: String = all.iter().map(|line| format!("{line}\n")).collect();
-    // Beside it first: where the disk is full the lines of before stay.
-    let new = path.with_extension("jsonl.new");
-    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).map_err(|e| {
-        let _ = fs::remove_file(&new);
-        failed(e)
-    })
+    whole_file::write(path, &text).map_err(failed)
 }
 
 /// Parses a file of lines.
@@ -404,7 +400,7 @@ mod tests {
     fn lines_of_before_stay_where_new_ones_cannot_be_written() {
         let directory = std::env::temp_dir().join(format!("uzswap-keep-{}", std::process::id()));
         // Something is in the way.
-        let way = directory.join("results.jsonl.new");
+        let way = directory.join(format!(".results.jsonl.{}.tmp", std::process::id()));
         fs::create_dir_all(&way).unwrap();
         let path = directory.join("results.jsonl");
         fs::write(&path, "{\"date\":\"1\"}\n").unwrap();

@@ -55,10 +55,6 @@ enum End {
 }
 
 pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
-    let failed = |what: &str| {
-        let what = what.to_string();
-        move |e: io::Error| Failure::environment(format!("{what}: {}", reason(&e)))
-    };
     // Before there are threads: all of them must leave these signals to the one that waits for
     // them. A signal that is ignored stays so: the disk was started to live on.
     let signals = END_SIGNALS.into_iter().filter(|signal| !os::is_ignored(*signal));
@@ -171,9 +167,7 @@ fn start(
             let _ = tell.send(End::Command(child.wait()));
         }
     };
-    thread::Builder::new()
-        .spawn(wait_for_end)
-        .map_err(|e| Failure::environment(format!("no thread: {}", reason(&e))))?;
+    thread::Builder::new().spawn(wait_for_end).map_err(failed("no thread"))?;
     let child = command.spawn().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Failure::not_found(format!("{}: not found", program.display())),
         _ => Failure::not_executable(format!("{}: {}", program.display(), reason(&e))),
@@ -181,6 +175,11 @@ fn start(
     let pid = Pid::from_raw(child.id() as i32);
     let _ = gives.send(child);
     Ok(Some(pid))
+}
+
+/// Something of the machine's that cannot be had.
+fn failed(what: &str) -> impl Fn(io::Error) -> Failure {
+    move |e| Failure::environment(format!("{what}: {}", reason(&e)))
 }
 
 fn lock_memory() -> Result<(), Failure> {

@@ -15,7 +15,7 @@ use uzswap::control::{Counter, Mechanism, Tree};
 use uzswap::latency::FaultKind;
 
 use super::Watched;
-use crate::procfs::beginning;
+use crate::procfs::shortened;
 use crate::size::PAGE_BYTES;
 use crate::written;
 
@@ -225,10 +225,9 @@ fn command_in(mut words: &[u8]) -> String {
     }
     // As many bytes more as a character has at most, so that the last one is whole.
     let text = String::from_utf8_lossy(&words[..words.len().min(COMMAND_BYTES_MAX + 4)]);
-    match beginning(&text, COMMAND_BYTES_MAX).replace('\0', " ") {
+    match shortened(&text, COMMAND_BYTES_MAX).replace('\0', " ") {
         empty if empty.is_empty() => "?".to_string(),
-        shown if shown.len() < text.len() => shown + "...",
-        whole => whole,
+        shown => shown,
     }
 }
 
