@@ -1,5 +1,5 @@
-//! A cache over servers of the tests' own, and the pages that were put into it: one for each kind of
-//! server.
+//! A cache over servers of the tests' own, and the pages that were put into it: one for each kind
+//! of server.
 
 use super::*;
 use crate::store::extents::Leases;
