@@ -251,3 +251,62 @@ fn a_write_that_fails_under_traffic_loses_nothing() {
         }
     });
 }
+
+#[test]
+fn a_page_is_loaded_while_it_is_freed_moved_and_its_place_used_again() {
+    schedules(|| {
+        let (cache, _) = world();
+        let loads = spawn(&cache, |cache| {
+            for k in [0, ONE + 1, 0] {
+                load(cache, k, &[1, 3]);
+            }
+        });
+        let free = spawn(&cache, |cache| {
+            for k in [0, 2, ONE + 1] {
+                cache.invalidate_page(key(k));
+                cache.store(key(k), &content(k, 3)).unwrap();
+            }
+        });
+        let others = spawn(&cache, |cache| {
+            cache.compact();
+            cache.shrink(4096);
+        });
+        join([loads, free, others]);
+        cache.check();
+        for k in [0, 2, ONE + 1] {
+            assert_eq!(load(&cache, k, &[3]), Some(3));
+        }
+    });
+}
+
+#[test]
+fn nobody_reads_an_object_whose_bytes_are_still_to_come() {
+    schedules(|| {
+        let config = CacheConfig {
+            recompressor: CodecSpec::parse("zstd:level=1").ok(),
+            store: Some(MemoryStore::new()),
+            ..CacheConfig::default()
+        };
+        let cache = Arc::new(SwapCache::new(config).unwrap());
+        let stores = |first: u32| {
+            move |cache: &SwapCache<MemoryStore>| {
+                for k in first..first + 4 {
+                    let entry = cache.swap_out(&content(k, 1)).unwrap();
+                    let mut page = [0; 4096];
+                    cache.swap_in(entry, &mut page).unwrap();
+                    assert!(page == content(k, 1), "page {k}");
+                }
+            }
+        };
+        let one = spawn(&cache, stores(0));
+        let two = spawn(&cache, stores(10));
+        let others = spawn(&cache, |cache| {
+            cache.recompress(8);
+            cache.shrink(4096);
+            cache.compact();
+            cache.shrink(1 << 30);
+        });
+        join([one, two, others]);
+        cache.check();
+    });
+}

@@ -3,11 +3,20 @@
 //! Each fault asks how much memory the cache takes, and whether copies may be trusted. Neither is
 //! worth a lock that others wait for. So a thread that lets the lock go leaves these figures
 //! behind: they are those of the state as it was last seen.
+//!
+//! An object of the pool that a thread has pinned can be used after the lock, too.
+//!
+//! # Safety charter
+//! The pools live in the state as long as the lock does, and nobody puts another one in the place
+//! of one. That is what [`Pool::pin`] and [`Pool::place`] ask for.
+#![allow(unsafe_code)]
 
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::state::State;
+use super::state::{Attempt, Content, Owner, State};
+use crate::pool::pin::{Pinned, Unfilled};
+use crate::pool::{Handle, Pool};
 use crate::store::Store;
 use crate::sys::contention::Class;
 use crate::sys::sync::{Mutex, MutexGuard};
@@ -63,6 +72,36 @@ impl<S: Store> StateLock<S> {
     /// Whether most pages with a copy come back unchanged, and find the copy still there.
     pub fn trusts_copies(&self) -> bool {
         self.glance.trusts_copies.load(Ordering::Relaxed)
+    }
+}
+
+impl<'a, S: Store> StateGuard<'a, S> {
+    /// Pins an object, if its pool can.
+    pub fn pin(&self, pool: u8, handle: Handle) -> Option<Pinned<'a>> {
+        // SAFETY: the pools live for 'a: see the charter.
+        unsafe { self.state.pools[usize::from(pool)].pin(handle) }
+    }
+
+    /// As [`State::take`], but the bytes of an object of the pool come later, if its pool can do
+    /// so.
+    pub fn take_unfilled(
+        &mut self,
+        owner: Owner,
+        content: Content<'_>,
+    ) -> (Attempt, Option<Unfilled<'a>>) {
+        let mut unfilled = None;
+        let mut place = |pool: &mut Pool, object: &[u8]| {
+            // SAFETY: as in `pin`.
+            match unsafe { pool.place(object.len()) } {
+                Some(placed) => placed.map(|(handle, object)| {
+                    unfilled = Some(object);
+                    handle
+                }),
+                None => pool.store(object),
+            }
+        };
+        let attempt = self.state.take_by(&mut place, owner, content);
+        (attempt, unfilled)
     }
 }
 

@@ -35,13 +35,15 @@
 //!    are written back.
 //! 5. a stream of the codec; never held during I/O (others spin for it).
 //! 6. the samples of the codec; held while a dictionary is trained, and only tried but for a fork.
-//! 7. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one
-//!    object, or one cluster.
+//! 7. `state`: entries, lists, pool, clusters, counters. An object of the pool is filled and read
+//!    without it, pinned ([`crate::pool::pin`]); it is held to copy an object for a caller's key,
+//!    to the store, or to be compressed again, and to copy a cluster.
 //!
 //! A thread that lets `state` go leaves the figures behind that each fault asks for ([`glance`]).
 //! Entries are only looked at under `state`, and a thread that lets it go knows nothing of them any
-//! more. So before it decompresses or reads it copies what it needs, or it asks again afterwards
-//! ([`read`], [`writeback`]).
+//! more. So before it decompresses or reads it pins or copies what it needs, or it asks again
+//! afterwards ([`read`], [`writeback`]). A thread unpins an object before it gives its stream back,
+//! so none is pinned where all streams are held: at a fork.
 
 mod check;
 mod choice;
@@ -357,12 +359,12 @@ impl<S: Store> SwapCache<S> {
 
     fn attempt(&self, owner: Owner, page: &Page) -> Attempt {
         if let Some(word) = same_filled(page) {
-            return self.state.lock().take(owner, Content::Same(word));
+            return self.take(owner, Content::Same(word));
         }
         self.streams.with(|stream| {
             let out = &mut stream.out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
             if let Some(c) = self.codecs.compress_sparse(page, out) {
-                return self.state.lock().take(owner, Content::Compressed(c.codec, &out[..c.len]));
+                return self.take(owner, Content::Compressed(c.codec, &out[..c.len]));
             }
             let codec = self.codec_for_stores();
             let content = match self.codecs.compress_as(codec, &mut stream.scratch, page, out) {
@@ -377,8 +379,24 @@ impl<S: Store> SwapCache<S> {
                     None => Content::Raw(page, why),
                 },
             };
-            self.state.lock().take(owner, content)
+            self.take(owner, content)
         })
+    }
+
+    /// Takes a page in, in the form that it has got. The caller has a stream, or no object.
+    fn take(&self, owner: Owner, content: Content<'_>) -> Attempt {
+        if let Owner::Key(_) = owner {
+            // Others know the key, and may load the page as soon as the lock is free.
+            return self.state.lock().take(owner, content);
+        }
+        let mut s = self.state.lock();
+        let (attempt, unfilled) = s.take_unfilled(owner, content);
+        let pool = s.pool as u8;
+        drop(s);
+        if let Some(freed) = unfilled.and_then(|object| object.fill(content.object())) {
+            self.state.lock().bury_object(pool, freed);
+        }
+        attempt
     }
 
     // ---- Limits and figures

@@ -1,12 +1,14 @@
 //! Bringing a page back, from wherever it is.
 //!
-//! An object in memory is copied out under the lock and decompressed without it (a group in a
-//! buffer of its own: [`super::group`]). An object in the file is read into a reader's buffer with
-//! no other lock held; meanwhile the entry may be invalidated, written elsewhere by compaction, its
-//! place reused. None of that needs a reference count: the seal names the place and the use of the
-//! place, so an object that opens is the one that was stored under this entry when the load began.
-//! When an object does not open the entry is looked up again: if it is still where it was, the file
-//! is wrong, else the load starts over.
+//! An object of the pool is pinned under the lock and decompressed without it, where it lies (a
+//! group in a buffer of its own: [`super::group`]). Meanwhile the entry may be invalidated, or its
+//! object go to the store: the bytes stay until the thread has unpinned them. An object that waits
+//! to be written is copied under the lock. An object in the file is read into a reader's buffer
+//! with no other lock held; meanwhile the entry may be invalidated, written elsewhere by
+//! compaction, its place reused. None of that needs a reference count: the seal names the place and
+//! the use of the place, so an object that opens is the one that was stored under this entry when
+//! the load began. When an object does not open the entry is looked up again: if it is still where
+//! it was, the file is wrong, else the load starts over.
 //!
 //! # Read-ahead
 //! A reader remembers which cluster it read last. A second miss in the same cluster reads the rest
@@ -34,6 +36,7 @@ use super::entry::{Entry, Mark};
 use super::group::Spot;
 use super::{LoadError, Location, Page, RAW, SwapCache, SwapEntry, fill, state};
 use crate::codec::{CodecId, Scratch};
+use crate::pool::pin::Pinned;
 use crate::store::cluster::{CLUSTER_BYTES, Place, Source, blocks_of, sealed_range};
 use crate::store::seal::TAG_BYTES;
 use crate::store::{BLOCK_BYTES, ReadQueue, Store};
@@ -242,8 +245,10 @@ pub struct Loaded {
 }
 
 /// An entry as seen under the lock.
-enum Seen {
+enum Seen<'a> {
     Done,
+    /// The object stays where it lies until it is unpinned: codec and pool.
+    Pinned(CodecId, u8, Pinned<'a>),
     /// The object is in the stream's buffer: codec and length.
     Copied(CodecId, usize),
     InGroup(Spot),
@@ -267,6 +272,13 @@ impl<S: Store> SwapCache<S> {
             let (left, known) = self.streams.with(|stream| {
                 let (out, scratch) = stream.out.as_mut_slice().split_at_mut(PAGE_SIZE);
                 match self.look(key, page, out, scratch)? {
+                    (Seen::Pinned(codec, pool, pinned), known) => {
+                        let object = pinned.bytes(out);
+                        let unpacked = self.unpack(codec, &mut stream.scratch, object, page);
+                        self.unpin(pool, pinned);
+                        unpacked?;
+                        Ok((Seen::Done, known))
+                    }
                     (Seen::Copied(codec, len), known) => {
                         self.unpack(codec, &mut stream.scratch, &out[..len], page)?;
                         Ok((Seen::Done, known))
@@ -295,7 +307,7 @@ impl<S: Store> SwapCache<S> {
         page: &mut Page,
         out: &mut [u8],
         scratch: &mut [u8],
-    ) -> core::result::Result<(Seen, Loaded), LoadError> {
+    ) -> core::result::Result<(Seen<'_>, Loaded), LoadError> {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(id) = s.lookup(key) else {
@@ -329,10 +341,15 @@ impl<S: Store> SwapCache<S> {
             Location::Pool(raw) => {
                 s.counters.pool_loads += 1;
                 s.counters.recompressed_loads += u64::from(e.is(Mark::Packed));
-                contention::note(Slow::Copy);
-                let bytes = state::object(&s.pools, e.pool, raw, scratch);
-                out[..bytes.len()].copy_from_slice(bytes);
-                Seen::Copied(e.codec, bytes.len())
+                match guard.pin(e.pool, state::handle(raw)) {
+                    Some(pinned) => Seen::Pinned(e.codec, e.pool, pinned),
+                    None => {
+                        contention::note(Slow::Copy);
+                        let bytes = state::object(&guard.pools, e.pool, raw, scratch);
+                        out[..bytes.len()].copy_from_slice(bytes);
+                        Seen::Copied(e.codec, bytes.len())
+                    }
+                }
             }
             Location::Grouped(member) => {
                 s.counters.pool_loads += 1;
@@ -350,6 +367,13 @@ impl<S: Store> SwapCache<S> {
             },
         };
         Ok((seen, known))
+    }
+
+    /// Lets an object go.
+    pub(super) fn unpin(&self, pool: u8, pinned: Pinned<'_>) {
+        if let Some(freed) = pinned.unpin() {
+            self.state.lock().bury_object(pool, freed);
+        }
     }
 
     fn load_from_file(&self, key: SwapEntry, page: &mut Page) -> core::result::Result<(), Failure> {

@@ -437,7 +437,7 @@ impl<S: Store> State<S> {
             if !is_idle && is_as_all {
                 return Due::Nothing;
             }
-            if e.is(Mark::Referenced) {
+            if e.is(Mark::Referenced) || self.is_unfilled(&e) {
                 self.spare(id);
                 *spared += 1;
                 continue;
@@ -478,7 +478,7 @@ impl<S: Store> State<S> {
             let is_tried =
                 e.is(Mark::Old) || e.is(Mark::Packed) || usize::from(e.len) < SHORT_BYTES;
             let Location::Pool(raw) = e.location() else { continue };
-            if is_tried || !which.has(&e) {
+            if is_tried || !which.has(&e) || self.is_unfilled(&e) {
                 continue;
             }
             *from = id + 1;

@@ -7,7 +7,7 @@
 use super::Page;
 use super::counters::Counters;
 use super::entry::{
-    Area, AreaState, Ends, Entries, Location, MAX_AREAS, Mark, OWN_AREA, SwapEntry,
+    Area, AreaState, Ends, Entries, Entry, Location, MAX_AREAS, Mark, OWN_AREA, SwapEntry,
 };
 use super::group::{self, Groups};
 use super::kept::Kept;
@@ -76,14 +76,29 @@ pub enum Owner {
 }
 
 /// The form of a page on its way in.
+#[derive(Clone, Copy)]
 pub enum Content<'a> {
     Same(u64),
     Compressed(CodecId, &'a [u8]),
     Raw(&'a Page, CompressError),
 }
 
+impl Content<'_> {
+    /// The bytes of the object that it becomes in the pool.
+    pub fn object(&self) -> &[u8] {
+        match self {
+            Content::Same(_) => &[],
+            Content::Compressed(_, object) => object,
+            Content::Raw(page, _) => &page[..],
+        }
+    }
+}
+
 /// The counter of why the pool did not take a page.
 type Cause = fn(&mut Counters) -> &mut u64;
+
+/// A way to put an object into a pool.
+pub type Put<'a> = &'a mut dyn FnMut(&mut Pool, &[u8]) -> Result<Handle, PoolError>;
 
 /// Outcome of one attempt to take a page in.
 pub enum Attempt {
@@ -176,6 +191,11 @@ impl<S: Store> State<S> {
 
     /// Takes a page in, in the form that it has got. Every outcome but `NoRoom` is counted, once.
     pub fn take(&mut self, owner: Owner, content: Content<'_>) -> Attempt {
+        self.take_by(&mut |pool, object| pool.store(object), owner, content)
+    }
+
+    /// As `take`, where objects come into the pool by `put`.
+    pub fn take_by(&mut self, put: Put<'_>, owner: Owner, content: Content<'_>) -> Attempt {
         let mut old = None;
         if let Owner::Key(key) = owner {
             old = self.lookup(key);
@@ -196,7 +216,7 @@ impl<S: Store> State<S> {
         // The older page of the key stays until the new one has a place: if there is none, nothing
         // is lost.
         self.lends_bytes = old.map_or(0, |old| self.replaceable_bytes(old));
-        let outcome = self.place(id, entry.area(), content, cold);
+        let outcome = self.place(put, id, entry.area(), content, cold);
         self.lends_bytes = 0;
         if outcome.is_err() {
             // The entry is freed as it was made: with nothing in it.
@@ -247,6 +267,7 @@ impl<S: Store> State<S> {
     /// Finds a place for the content of entry `id`.
     fn place(
         &mut self,
+        put: Put<'_>,
         id: u32,
         area: u8,
         content: Content<'_>,
@@ -260,13 +281,14 @@ impl<S: Store> State<S> {
                 return Ok(());
             }
             Content::Compressed(codec, object) if cold => (codec, object, |c| &mut c.cold_stores),
-            Content::Compressed(codec, object) => match self.place_in_pool(id, area, codec, object)
-            {
-                Ok(()) => return Ok(()),
-                Err(cause) => (codec, object, cause),
-            },
+            Content::Compressed(codec, object) => {
+                match self.place_in_pool(put, id, area, codec, object) {
+                    Ok(()) => return Ok(()),
+                    Err(cause) => (codec, object, cause),
+                }
+            }
             Content::Raw(page, _) if self.keeps_incompressible && !cold => {
-                match self.place_in_pool(id, area, RAW, page) {
+                match self.place_in_pool(put, id, area, RAW, page) {
                     Ok(()) => {
                         self.counters.incompressible_stores += 1;
                         self.counters.incompressible_pages += 1;
@@ -301,6 +323,7 @@ impl<S: Store> State<S> {
     /// Puts a compressed page into the pool, or names the counter of why not.
     fn place_in_pool(
         &mut self,
+        put: Put<'_>,
         id: u32,
         area: u8,
         codec: CodecId,
@@ -309,7 +332,7 @@ impl<S: Store> State<S> {
         if !self.accepts() && !self.has_lent_room(object.len()) {
             return Err(|c| &mut c.reject_full);
         }
-        let handle = self.pools[self.pool].store(object).map_err(|e| -> Cause {
+        let handle = put(&mut self.pools[self.pool], object).map_err(|e| -> Cause {
             match e {
                 PoolError::TooLarge | PoolError::Empty => |c| &mut c.reject_compress_poor,
                 PoolError::Full | PoolError::NoMemory => |c| &mut c.reject_alloc_failed,
@@ -370,6 +393,14 @@ impl<S: Store> State<S> {
         self.unlink_pooled(id);
         self.entries.get_mut(id).mark(Mark::Referenced, false);
         self.link_young(id);
+    }
+
+    /// Whether an entry has an object whose bytes are still to come: such an object is not read.
+    pub fn is_unfilled(&self, e: &Entry) -> bool {
+        match e.location() {
+            Location::Pool(raw) => self.pools[usize::from(e.pool)].is_unfilled(handle(raw)),
+            _ => false,
+        }
     }
 
     /// The least recently used object of the pool, but for kept ones.
@@ -461,8 +492,19 @@ impl<S: Store> State<S> {
     }
 
     pub fn free_object(&mut self, pool: u8, raw: u64) {
+        self.pools[usize::from(pool)].free(handle(raw));
+        self.give_frames_back(pool);
+    }
+
+    /// Ends an object that was freed while a thread used it.
+    #[cold]
+    pub fn bury_object(&mut self, pool: u8, handle: Handle) {
+        self.pools[usize::from(pool)].bury(handle);
+        self.give_frames_back(pool);
+    }
+
+    fn give_frames_back(&mut self, pool: u8) {
         let pool = &mut self.pools[usize::from(pool)];
-        pool.free(Handle::from_raw(raw).expect("an entry keeps a handle"));
         // Free frames go back to the kernel, but not one by one.
         if pool.resident_frames() - pool.used_frames() > FREE_FRAMES_KEPT + pool.used_frames() / 16
         {
@@ -473,8 +515,12 @@ impl<S: Store> State<S> {
 
 /// The bytes of a pool's object, put together in `scratch` if they are in two frames.
 pub fn object<'a>(pools: &'a [Pool; 2], pool: u8, raw: u64, scratch: &'a mut [u8]) -> &'a [u8] {
-    let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
-    pools[usize::from(pool)].read(handle, scratch)
+    pools[usize::from(pool)].read(handle(raw), scratch)
+}
+
+/// The handle in an entry.
+pub fn handle(raw: u64) -> Handle {
+    Handle::from_raw(raw).expect("an entry keeps a handle")
 }
 
 pub fn pool_index(kind: PoolKind) -> usize {

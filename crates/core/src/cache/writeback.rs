@@ -333,9 +333,9 @@ impl<S: Store> State<S> {
         while moved < max && !self.clusters.has_full() && self.clusters.is_writable() {
             let Some(id) = self.oldest() else { break };
             let e = *self.entries.get(id);
-            if e.is(Mark::Referenced) && spared < MAX_SPARED {
+            if (e.is(Mark::Referenced) || self.is_unfilled(&e)) && spared < MAX_SPARED {
+                self.counters.second_chances += u64::from(e.is(Mark::Referenced));
                 self.spare(id);
-                self.counters.second_chances += 1;
                 spared += 1;
                 continue;
             }
@@ -350,12 +350,16 @@ impl<S: Store> State<S> {
         (moved, None)
     }
 
-    /// Moves an object of the pool, not a kept one, to the open cluster. False: there is no room.
+    /// Moves an object of the pool, not a kept one, to the open cluster. False: there is no room,
+    /// or no bytes yet.
     pub(super) fn move_to_store(&mut self, id: u32) -> bool {
         let e = *self.entries.get(id);
         let Location::Pool(raw) = e.location() else {
             unreachable!("in a list of the pool, and whole")
         };
+        if self.is_unfilled(&e) {
+            return false;
+        }
         let mut scratch: Page = [0; PAGE_SIZE];
         let object = state::object(&self.pools, e.pool, raw, &mut scratch);
         let Ok(place) = self.clusters.append(object) else { return false };

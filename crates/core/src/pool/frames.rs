@@ -16,6 +16,8 @@
 //!
 //! A frame number stays valid while the frame is used. Nothing here knows what the bytes mean.
 
+use core::ops::Range;
+
 use super::{MOST_BYTES, PoolError};
 use crate::sys::PAGE_SIZE;
 use crate::sys::mem::{RUNS_AT_ONCE, Table, Zeroable};
@@ -178,16 +180,22 @@ impl Frames {
         self.hole_hint = self.hole_hint.min(segment);
     }
 
-    /// The bytes of a used frame.
+    /// Bytes of a used frame. Others of it may be in use by a thread that has pinned them.
     #[inline]
-    pub fn get(&self, frame: u32) -> &Frame {
-        self.bytes.get(frame as usize).expect("pool: frame is not mapped")
+    pub fn get(&self, frame: u32, part: Range<usize>) -> &[u8] {
+        self.bytes.part(frame as usize, part).expect("pool: frame is not mapped")
     }
 
-    /// The bytes of a used frame, to write.
+    /// Bytes of a used frame, to write.
     #[inline]
-    pub fn get_mut(&mut self, frame: u32) -> &mut Frame {
-        self.bytes.get_mut(frame as usize).expect("pool: frame is not mapped")
+    pub fn get_mut(&mut self, frame: u32, part: Range<usize>) -> &mut [u8] {
+        self.bytes.part_mut(frame as usize, part).expect("pool: frame is not mapped")
+    }
+
+    /// Where a used frame is.
+    #[inline]
+    pub fn address(&self, frame: u32) -> *mut u8 {
+        self.bytes.address(frame as usize).expect("pool: frame is not mapped")
     }
 
     pub fn used(&self) -> usize {
@@ -431,9 +439,9 @@ mod tests {
         let frames: Vec<u32> = (0..SEGMENT_FRAMES).map(|_| f.alloc().unwrap()).collect();
         assert_eq!(*frames.last().unwrap() as usize * PAGE_SIZE, (1 << 40) - PAGE_SIZE);
         for &n in &frames {
-            f.get_mut(n)[0] = n as u8;
+            f.get_mut(n, 0..1)[0] = n as u8;
         }
-        assert!(frames.iter().all(|&n| f.get(n)[0] == n as u8));
+        assert!(frames.iter().all(|&n| f.get(n, 0..1)[0] == n as u8));
         assert_eq!(f.alloc(), Err(PoolError::NoMemory));
         frames.iter().for_each(|&n| f.free(n));
         assert_eq!(f.release(usize::MAX), SEGMENT_FRAMES - RESERVE_FRAMES);
@@ -487,7 +495,7 @@ mod tests {
         let mut f = Frames::new();
         let frames: Vec<u32> = (0..4 * SEGMENT_FRAMES).map(|_| f.alloc().unwrap()).collect();
         for &n in &frames {
-            f.get_mut(n).fill(1);
+            f.get_mut(n, 0..PAGE_SIZE).fill(1);
         }
         // One frame in the middle stays: its segment must survive.
         let kept = frames[2 * SEGMENT_FRAMES + 7];
@@ -500,7 +508,7 @@ mod tests {
         assert_eq!(f.release(usize::MAX), 4 * SEGMENT_FRAMES - 1 - 10 - RESERVE_FRAMES);
         assert_eq!(f.resident(), 1 + RESERVE_FRAMES);
         f.check();
-        assert!(f.get(kept).iter().all(|&b| b == 1));
+        assert!(f.get(kept, 0..PAGE_SIZE).iter().all(|&b| b == 1));
         assert!(f.bytes.get(0).is_some() && f.bytes.get(3 * SEGMENT_FRAMES).is_none());
         assert!(f.bytes.get(SEGMENT_FRAMES).is_none());
         // And grows again, holes first.

@@ -17,13 +17,15 @@
 //! - [`zbud`]: at most two objects in a frame; bounded density, least recently filled frames
 //!   reclaimed.
 //!
-//! A pool has no lock: an owner who shares it wraps it in one. A pool never calls the Rust
-//! allocator, and lack of memory is an error value. A handle that is stale (freed before, or of
-//! another pool) is a broken invariant of the caller and stops the process.
+//! A pool has no lock: an owner who shares it wraps it in one. Objects can be filled and read
+//! without that lock, while they are pinned ([`pin`]). A pool never calls the Rust allocator, and
+//! lack of memory is an error value. A handle that is stale (freed before, or of another pool) is a
+//! broken invariant of the caller and stops the process.
 
 mod frames;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
+pub mod pin;
 mod size_class;
 #[cfg(test)]
 mod tests;
@@ -262,11 +264,8 @@ impl Pool {
     #[inline]
     pub fn store(&mut self, bytes: &[u8]) -> Result<Handle, PoolError> {
         contention::note(Slow::Copy);
-        match bytes.len() {
-            0 => Err(PoolError::Empty),
-            1..=MAX_OBJECT_BYTES => either!(self, p => p.store(bytes)),
-            _ => Err(PoolError::TooLarge),
-        }
+        check_length(bytes.len())?;
+        either!(self, p => p.store(bytes))
     }
 
     /// The object's bytes: where they lie, or assembled in `scratch` (at least `h.len()` bytes) if
@@ -370,6 +369,15 @@ impl Pool {
     /// Walks every structure and asserts every equation between them.
     pub fn check(&self) {
         either!(self, p => p.check())
+    }
+}
+
+/// Whether objects can have this length.
+fn check_length(len: usize) -> Result<(), PoolError> {
+    match len {
+        0 => Err(PoolError::Empty),
+        1..=MAX_OBJECT_BYTES => Ok(()),
+        _ => Err(PoolError::TooLarge),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::pin::{Pinned, Unfilled};
 use super::{Handle, MAX_OBJECT_BYTES, Pool, PoolError, PoolKind};
 use crate::testing::{Choices, object};
 
@@ -12,7 +13,14 @@ struct Model {
     order: Vec<Handle>,
     /// Handles that were freed, to be tried again.
     dead: Vec<Handle>,
+    /// Objects in use without the pool's lock, with their bytes, whether they are freed or not.
+    pinned: Vec<(Pinned<'static>, Vec<u8>)>,
+    /// Objects whose bytes come later.
+    unfilled: Vec<(Handle, Unfilled<'static>, Vec<u8>)>,
 }
+
+/// Pinned and unfilled objects at the same time: as many as a cache has streams.
+const MOST_PINNED: usize = 32;
 
 impl Model {
     fn insert(&mut self, h: Handle, bytes: Vec<u8>) {
@@ -25,6 +33,12 @@ impl Model {
         let at = self.order.iter().position(|&o| o == h).unwrap();
         self.order.swap_remove(at);
         self.dead.push(h);
+    }
+
+    /// The bytes of all objects that are not freed.
+    fn object_bytes(&self) -> usize {
+        let unfilled = self.unfilled.iter().map(|(.., bytes)| bytes.len());
+        self.bytes.values().map(Vec::len).chain(unfilled).sum()
     }
 
     fn draw(&self, choices: &mut impl Choices) -> Option<Handle> {
@@ -40,6 +54,52 @@ fn length(choices: &mut impl Choices) -> usize {
         2 => MAX_OBJECT_BYTES - choices.index(16),
         3 => 2048 - 8 + choices.index(16),
         _ => 700 + choices.index(1200),
+    }
+}
+
+/// An object is pinned, filled or unpinned, or freed while it has no bytes.
+fn pin_event(pool: &mut Pool, model: &mut Model, choices: &mut impl Choices) {
+    let mut scratch = [0xa5; MAX_OBJECT_BYTES];
+    let has_room = model.pinned.len() + model.unfilled.len() < MOST_PINNED;
+    match choices.index(5) {
+        0 if has_room => {
+            let Some(h) = model.draw(choices) else { return };
+            // SAFETY: `run` unpins all objects before it lets the pool go.
+            #[allow(unsafe_code)]
+            let pinned = unsafe { pool.pin(h) };
+            model.pinned.extend(pinned.map(|pinned| (pinned, model.bytes[&h].clone())));
+        }
+        1 if has_room => {
+            let bytes = object(choices.next(), length(choices));
+            // SAFETY: as above.
+            #[allow(unsafe_code)]
+            if let Some(Ok((h, unfilled))) = unsafe { pool.place(bytes.len()) } {
+                assert!(pool.holds(h) && pool.is_unfilled(h));
+                model.unfilled.push((h, unfilled, bytes));
+            }
+        }
+        2 if !model.pinned.is_empty() => {
+            let at = choices.index(model.pinned.len());
+            let (pinned, bytes) = model.pinned.swap_remove(at);
+            assert_eq!(pinned.bytes(&mut scratch), bytes);
+            pinned.unpin().inspect(|h| pool.bury(*h));
+        }
+        3 if !model.unfilled.is_empty() => {
+            let at = choices.index(model.unfilled.len());
+            let (h, unfilled, bytes) = model.unfilled.swap_remove(at);
+            match unfilled.fill(&bytes) {
+                Some(freed) => panic!("{freed:?} was not freed"),
+                None => model.insert(h, bytes),
+            }
+        }
+        _ if !model.unfilled.is_empty() => {
+            let (h, unfilled, bytes) = model.unfilled.swap_remove(0);
+            pool.free(h);
+            model.dead.push(h);
+            assert_eq!(unfilled.fill(&bytes), Some(h), "freed meanwhile");
+            pool.bury(h);
+        }
+        _ => {}
     }
 }
 
@@ -87,6 +147,7 @@ pub fn run(kind: PoolKind, choices: &mut impl Choices, events: usize) {
                 });
                 assert_eq!(before - pool.used_frames(), came_free as usize);
             }
+            30..60 => pin_event(&mut pool, &mut model, choices),
             3 => {
                 for &h in model.dead.iter().rev().take(50) {
                     assert!(!pool.holds(h) && !pool.try_free(h), "{h:?} is dead");
@@ -119,11 +180,14 @@ pub fn run(kind: PoolKind, choices: &mut impl Choices, events: usize) {
                 }
             }
         }
-        assert_eq!(pool.objects(), model.order.len());
+        assert_eq!(pool.objects(), model.order.len() + model.unfilled.len());
         if event % 500 == 0 {
             pool.check();
-            assert_eq!(pool.object_bytes(), model.bytes.values().map(Vec::len).sum());
+            assert_eq!(pool.object_bytes(), model.object_bytes());
         }
+    }
+    while !model.pinned.is_empty() || !model.unfilled.is_empty() {
+        pin_event(&mut pool, &mut model, choices);
     }
     for (&h, bytes) in &model.bytes {
         assert_eq!(pool.read(h, &mut scratch), *bytes);

@@ -129,7 +129,7 @@ impl Zbud {
         let (start, generation) = (b.start(which), b.generation[which]);
         self.push_front(LRU, frame);
         self.join_fit_list(frame);
-        self.frames.get_mut(frame)[start..start + bytes.len()].copy_from_slice(bytes);
+        self.frames.get_mut(frame, start..start + bytes.len()).copy_from_slice(bytes);
         self.objects += 1;
         self.object_bytes += bytes.len();
         Ok(Handle::new(self.tag, bytes.len(), generation, frame << 1 | which as u32))
@@ -148,7 +148,8 @@ impl Zbud {
 
     pub(super) fn read<'a>(&'a self, h: Handle, _scratch: &'a mut [u8]) -> &'a [u8] {
         let Some((frame, which)) = self.find(h) else { stale(h) };
-        &self.frames.get(frame)[self.buddies(frame).start(which)..][..h.len()]
+        let start = self.buddies(frame).start(which);
+        self.frames.get(frame, start..start + h.len())
     }
 
     pub(super) fn try_free(&mut self, h: Handle) -> bool {
@@ -197,7 +198,7 @@ impl Zbud {
                     continue;
                 }
                 let h = Handle::new(self.tag, len, b.generation[which], frame << 1 | which as u32);
-                if evict(h, &self.frames.get(frame)[start..start + len]) {
+                if evict(h, self.frames.get(frame, start..start + len)) {
                     self.try_free(h);
                 }
             }

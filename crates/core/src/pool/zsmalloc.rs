@@ -22,13 +22,15 @@
 //! that has a ready slot, else the fullest, which then gets a frame, else a new one. Compaction
 //! drains the sparsest into the fullest until a class has no more frames than its objects need.
 //!
-//! All metadata lies in tables outside the frames, so frames hold object bytes only, about 10 bytes
+//! All metadata lies in tables outside the frames, so frames hold object bytes only, about 11 bytes
 //! for each object and 64 for each zspage.
 
 mod check;
 mod compact;
+mod zspages;
 
 use super::frames::Frames;
+use super::pin::{Extents, Pinned, Pins, parts};
 use super::size_class::{CLASS_COUNT, CLASSES, MAX_CHAIN, MAX_SLOTS, SizeClass, class_of};
 use super::{
     ClassStats, FULLNESS_COLUMNS, Handle, INDEX_BITS, MOST_BYTES, PoolError, PoolKind, PoolTag,
@@ -36,6 +38,7 @@ use super::{
 };
 use crate::sys::PAGE_SIZE;
 use crate::sys::mem::Table;
+use crate::sys::pin::PinCount;
 use crate::zeroable;
 
 /// Lists of zspages, by tenths of fullness.
@@ -139,6 +142,7 @@ pub struct Zsmalloc {
     classes: [Class; CLASS_COUNT],
     zspages: Table<Zspage>,
     entries: Table<Entry>,
+    pins: Pins,
     /// For each slot of each zspage, its entry. Runs of a zspage's length, threaded by length when
     /// free.
     owners: Table<u32>,
@@ -152,6 +156,9 @@ pub struct Zsmalloc {
     free_owners: [u32; MAX_SLOTS + 1],
     objects: usize,
     object_bytes: usize,
+    /// Objects that were freed and are pinned still, which are not among the others.
+    freed_objects: usize,
+    freed_bytes: usize,
     /// The class at which compaction goes on.
     compact_class: usize,
 }
@@ -170,6 +177,7 @@ impl Zsmalloc {
             classes: [Class::EMPTY; CLASS_COUNT],
             zspages: Table::new(),
             entries: Table::new(),
+            pins: Pins::new(),
             owners: Table::new(),
             zspages_end: 1,
             entries_end: 1,
@@ -179,6 +187,8 @@ impl Zsmalloc {
             free_owners: [0; MAX_SLOTS + 1],
             objects: 0,
             object_bytes: 0,
+            freed_objects: 0,
+            freed_bytes: 0,
             compact_class: 0,
         }
     }
@@ -186,43 +196,95 @@ impl Zsmalloc {
     // ---- objects ----
 
     pub(super) fn store(&mut self, bytes: &[u8]) -> Result<Handle, PoolError> {
-        let class = class_of(bytes.len());
+        let (handle, z, slot) = self.allocate(bytes.len())?;
+        self.write(z, slot, bytes);
+        Ok(handle)
+    }
+
+    /// As `store`, of an object whose bytes come later.
+    pub(super) fn place<'a>(&mut self, len: usize) -> Result<(Handle, Pinned<'a>), PoolError> {
+        let (handle, z, slot) = self.allocate(len)?;
+        let pins = self.pins.of(handle.index());
+        pins.pin_unfinished();
+        Ok((handle, Pinned::new(self.extents(z, slot, len), pins, handle)))
+    }
+
+    /// An object without bytes: its handle, and its slot.
+    fn allocate(&mut self, len: usize) -> Result<(Handle, u32, usize), PoolError> {
+        let class = class_of(len);
         // All steps that can fail come first, and leave nothing behind that counts.
         let entry = self.next_entry()?;
         let z = self.zspage_with_room(class)?;
         self.take_entry(entry);
 
-        let zspage = self.zspage(z);
-        let slot = zspage.ready_slots().trailing_zeros() as usize;
-        self.write(z, slot, bytes);
+        let slot = self.zspage(z).ready_slots().trailing_zeros() as usize;
         self.occupy(z, slot, entry);
         self.objects += 1;
-        self.object_bytes += bytes.len();
-        Ok(Handle::new(self.tag, bytes.len(), self.entry(entry).generation, entry))
+        self.object_bytes += len;
+        Ok((Handle::new(self.tag, len, self.entry(entry).generation, entry), z, slot))
     }
 
     pub(super) fn read<'a>(&'a self, h: Handle, scratch: &'a mut [u8]) -> &'a [u8] {
         let Some((z, slot)) = self.find(h) else { stale(h) };
+        assert!(!self.is_unfilled(h), "pool: {h:?} has no bytes yet");
         let zspage = self.zspage(z);
         let (position, at) = zspage.class().place(slot);
-        let len = h.len();
-        let first = self.frames.get(zspage.frames[position]);
-        if at + len <= PAGE_SIZE {
-            return &first[at..at + len];
+        let (first, second) = parts(at, h.len());
+        let first = self.frames.get(zspage.frames[position], first);
+        if second.is_empty() {
+            return first;
         }
-        let (head, tail) = scratch[..len].split_at_mut(PAGE_SIZE - at);
-        head.copy_from_slice(&first[at..]);
-        tail.copy_from_slice(&self.frames.get(zspage.frames[position + 1])[..tail.len()]);
-        &scratch[..len]
+        let (head, tail) = scratch[..h.len()].split_at_mut(first.len());
+        head.copy_from_slice(first);
+        tail.copy_from_slice(self.frames.get(zspage.frames[position + 1], second));
+        &scratch[..h.len()]
+    }
+
+    pub(super) fn pin<'a>(&self, h: Handle) -> Pinned<'a> {
+        let Some((z, slot)) = self.find(h) else { stale(h) };
+        let pins = self.pins.of(h.index());
+        pins.pin();
+        Pinned::new(self.extents(z, slot, h.len()), pins, h)
+    }
+
+    pub(super) fn is_unfilled(&self, h: Handle) -> bool {
+        self.pins.of(h.index()).is_unfinished()
     }
 
     pub(super) fn try_free(&mut self, h: Handle) -> bool {
-        let Some((z, slot)) = self.find(h) else { return false };
-        self.vacate(z, slot);
-        self.give_entry(h.index());
+        if self.find(h).is_none() {
+            return false;
+        }
+        let entry = self.entry_mut(h.index());
+        entry.generation = entry.generation.wrapping_add(1);
         self.objects -= 1;
         self.object_bytes -= h.len();
+        if self.pins.of(h.index()).end() {
+            self.vacate_freed(h);
+        } else {
+            self.freed_objects += 1;
+            self.freed_bytes += h.len();
+        }
         true
+    }
+
+    /// Ends an object that was freed while it was pinned.
+    pub(super) fn bury(&mut self, h: Handle) {
+        let pins = self.pins.of(h.index());
+        assert!(pins.is_ended() && self.entry(h.index()).is_free(), "pool: {h:?} is alive");
+        pins.clear();
+        self.freed_objects -= 1;
+        self.freed_bytes -= h.len();
+        self.vacate_freed(h);
+    }
+
+    /// Frees the slot and the entry of an object whose handle is stale already.
+    fn vacate_freed(&mut self, h: Handle) {
+        let location = self.entry(h.index()).location();
+        self.vacate(location >> SLOT_BITS, location as usize % MAX_SLOTS);
+        let next = self.free_entries;
+        self.entry_mut(h.index()).set_location(next);
+        self.free_entries = h.index();
     }
 
     pub(super) fn holds(&self, h: Handle) -> bool {
@@ -254,15 +316,21 @@ impl Zsmalloc {
     fn write(&mut self, z: u32, slot: usize, bytes: &[u8]) {
         let zspage = self.zspage(z);
         let (position, at) = zspage.class().place(slot);
-        let first = zspage.frames[position];
-        if at + bytes.len() <= PAGE_SIZE {
-            self.frames.get_mut(first)[at..at + bytes.len()].copy_from_slice(bytes);
-        } else {
-            let second = zspage.frames[position + 1];
-            let (head, tail) = bytes.split_at(PAGE_SIZE - at);
-            self.frames.get_mut(first)[at..].copy_from_slice(head);
-            self.frames.get_mut(second)[..tail.len()].copy_from_slice(tail);
+        let (first, second) = parts(at, bytes.len());
+        let frames = [zspage.frames[position], zspage.frames[(position + 1) % MAX_CHAIN]];
+        let (head, tail) = bytes.split_at(first.len());
+        self.frames.get_mut(frames[0], first).copy_from_slice(head);
+        if !tail.is_empty() {
+            self.frames.get_mut(frames[1], second).copy_from_slice(tail);
         }
+    }
+
+    /// Where an object of `len` bytes lies.
+    fn extents(&self, z: u32, slot: usize, len: usize) -> Extents {
+        let zspage = self.zspage(z);
+        let (position, at) = zspage.class().place(slot);
+        let second = || self.frames.address(zspage.frames[position + 1]);
+        Extents::new(self.frames.address(zspage.frames[position]), at, second, len)
     }
 
     /// Marks a ready slot as the place of `entry`'s object.
@@ -303,161 +371,6 @@ impl Zsmalloc {
         }
     }
 
-    // ---- zspages ----
-
-    /// A zspage of the class with a ready slot: the fullest of those, else the fullest of all with
-    /// a frame more, else a new one.
-    fn zspage_with_room(&mut self, class: usize) -> Result<u32, PoolError> {
-        let heads = &self.classes[class].heads;
-        if self.classes[class].ready > 0 {
-            let z = heads.iter().rfind(|&&z| z != 0 && self.zspage(z).ready > 0);
-            return Ok(*z.expect("pool: ready slots stand in no list"));
-        }
-        let fullest = heads.iter().rfind(|&&z| z != 0).copied();
-        let frame = self.frames.alloc()?;
-        let z = match fullest {
-            Some(z) => z,
-            None => self.new_zspage(class).inspect_err(|_| self.frames.free(frame))?,
-        };
-        self.attach(z, frame);
-        Ok(z)
-    }
-
-    /// Gives a zspage, whose first free slot is not ready, the frame that this slot lacks. The
-    /// caller occupies a slot next, by which the zspage comes into the right list.
-    fn attach(&mut self, z: u32, frame: u32) {
-        let zspage = self.zspage_mut(z);
-        let slot = zspage.used.trailing_ones() as usize;
-        // One frame suffices: the slot either begins a frame, or begins in one that the slot before
-        // it uses.
-        let lacking = zspage.class().frames_of(slot) & !zspage.attached;
-        assert!(lacking.count_ones() == 1, "pool: slot {slot} of zspage {z} lacks {lacking:#b}");
-        zspage.frames[lacking.trailing_zeros() as usize] = frame;
-        zspage.attached |= lacking;
-        let class = zspage.class as usize;
-        self.classes[class].frames += 1;
-    }
-
-    /// A zspage without frames, counted as `FULL` until `note_fullness` sees it.
-    fn new_zspage(&mut self, class: usize) -> Result<u32, PoolError> {
-        let slots = CLASSES[class].slots as u32;
-        let z = match self.free_zspages {
-            0 if self.zspages_end >> ZSPAGE_BITS != 0 => return Err(PoolError::NoMemory),
-            0 => self.zspages_end,
-            z => z,
-        };
-        self.frames.growth.ensure(&self.zspages, z as usize)?;
-        let owners = match self.free_owners[slots as usize] {
-            0 => {
-                let end = self.owners_end.checked_add(slots).ok_or(PoolError::NoMemory)?;
-                self.frames.growth.ensure(&self.owners, self.owners_end as usize)?;
-                self.frames.growth.ensure(&self.owners, end as usize - 1)?;
-                self.owners_end
-            }
-            run => run,
-        };
-        // Nothing fails from here.
-        if owners == self.owners_end {
-            self.owners_end += slots;
-        } else {
-            self.free_owners[slots as usize] = *self.owner_mut(owners);
-        }
-        if z == self.zspages_end {
-            self.zspages_end += 1;
-        } else {
-            self.free_zspages = self.zspage(z).next;
-        }
-        *self.zspage_mut(z) = Zspage {
-            frames: [0; MAX_CHAIN],
-            used: 0,
-            owners,
-            next: 0,
-            prev: 0,
-            class: class as u8,
-            attached: 0,
-            fullness: FULL,
-            ready: 0,
-        };
-        self.classes[class].zspages[FULL as usize] += 1;
-        Ok(z)
-    }
-
-    /// Takes an empty zspage, whose frames are gone, out of the class.
-    fn retire(&mut self, z: u32) {
-        self.unlist(z);
-        let free_zspages = self.free_zspages;
-        let zspage = self.zspage_mut(z);
-        assert!(zspage.attached == 0, "pool: an empty zspage has frames");
-        zspage.next = free_zspages;
-        let (owners, slots) = (zspage.owners, zspage.class().slots);
-        self.free_zspages = z;
-        *self.owner_mut(owners) = self.free_owners[slots];
-        self.free_owners[slots] = owners;
-    }
-
-    /// Puts a zspage whose slots or frames changed where it belongs.
-    fn note_fullness(&mut self, z: u32) {
-        let zspage = self.zspage_mut(z);
-        let ready = zspage.ready_slots().count_ones();
-        // Narrow on purpose: a 64-bit division takes longer than all the rest.
-        let fullness =
-            (zspage.used.count_ones() * TENTHS as u32 / zspage.class().slots as u32) as u8;
-        let before = core::mem::replace(&mut zspage.ready, ready as u8) as usize;
-        let moves = fullness != zspage.fullness || (ready == 0) != (before == 0);
-        let class = zspage.class as usize;
-        self.classes[class].ready = self.classes[class].ready + ready as usize - before;
-        if moves {
-            self.unlink(z);
-            self.link(z, fullness);
-        }
-    }
-
-    /// Takes a zspage out of its list and of all counts of its class.
-    fn unlist(&mut self, z: u32) {
-        self.unlink(z);
-        let zspage = self.zspage_mut(z);
-        let class = zspage.class as usize;
-        let ready = core::mem::replace(&mut zspage.ready, 0);
-        self.classes[class].ready -= ready as usize;
-    }
-
-    /// Enters a zspage into the list of its fullness: in front if it has ready slots, else at the
-    /// end.
-    fn link(&mut self, z: u32, fullness: u8) {
-        let &Zspage { class, ready, .. } = self.zspage(z);
-        let state = &mut self.classes[class as usize];
-        state.zspages[fullness as usize] += 1;
-        self.zspage_mut(z).fullness = fullness;
-        if fullness == FULL {
-            return;
-        }
-        let state = &mut self.classes[class as usize];
-        let head = state.heads[fullness as usize];
-        if head == 0 || ready > 0 {
-            state.heads[fullness as usize] = z;
-        }
-        let (prev, next) = if head == 0 { (z, z) } else { (self.zspage(head).prev, head) };
-        self.zspage_mut(prev).next = z;
-        self.zspage_mut(next).prev = z;
-        let zspage = self.zspage_mut(z);
-        (zspage.prev, zspage.next) = (prev, next);
-    }
-
-    fn unlink(&mut self, z: u32) {
-        let &Zspage { class, fullness, prev, next, .. } = self.zspage(z);
-        let state = &mut self.classes[class as usize];
-        state.zspages[fullness as usize] -= 1;
-        if fullness == FULL {
-            return;
-        }
-        let head = &mut state.heads[fullness as usize];
-        if *head == z {
-            *head = if next == z { 0 } else { next };
-        }
-        self.zspage_mut(prev).next = next;
-        self.zspage_mut(next).prev = prev;
-    }
-
     // ---- entries ----
 
     /// The entry that the next object gets, without taking it.
@@ -469,6 +382,7 @@ impl Zsmalloc {
             return Err(PoolError::NoMemory);
         }
         self.frames.growth.ensure(&self.entries, self.entries_end as usize)?;
+        self.pins.ensure(self.entries_end, &mut self.frames.growth)?;
         Ok(self.entries_end)
     }
 
@@ -480,14 +394,6 @@ impl Zsmalloc {
         }
         let entry = self.entry_mut(entry);
         entry.generation = entry.generation.wrapping_add(1);
-    }
-
-    fn give_entry(&mut self, index: u32) {
-        let next = self.free_entries;
-        let entry = self.entry_mut(index);
-        entry.set_location(next);
-        entry.generation = entry.generation.wrapping_add(1);
-        self.free_entries = index;
     }
 
     // ---- tables ----
@@ -530,7 +436,7 @@ impl Zsmalloc {
     pub(super) fn metadata_bytes(&self) -> usize {
         size_of::<Self>()
             + self.zspages_end as usize * size_of::<Zspage>()
-            + self.entries_end as usize * size_of::<Entry>()
+            + self.entries_end as usize * (size_of::<Entry>() + size_of::<PinCount>())
             + self.owners_end as usize * size_of::<u32>()
     }
 

@@ -451,6 +451,31 @@ impl<T: Zeroable> Table<T> {
     }
 }
 
+impl<const N: usize> Table<[u8; N]> {
+    /// The address of an element, if its segment exists.
+    pub fn address(&self, index: usize) -> Option<*mut u8> {
+        self.slot(index).map(|p| p.cast())
+    }
+
+    /// A part of an element. The other parts may be in other hands, by `address`.
+    #[inline]
+    pub fn part(&self, index: usize, part: Range<usize>) -> Option<&[u8]> {
+        assert!(part.start <= part.end && part.end <= N);
+        // SAFETY: as in `get`; the part lies in the element.
+        self.address(index)
+            .map(|p| unsafe { core::slice::from_raw_parts(p.add(part.start), part.len()) })
+    }
+
+    /// A part of an element, exclusively. The other parts may be in other hands, by `address`.
+    #[inline]
+    pub fn part_mut(&mut self, index: usize, part: Range<usize>) -> Option<&mut [u8]> {
+        assert!(part.start <= part.end && part.end <= N);
+        // SAFETY: as in `get_mut`; the part lies in the element.
+        self.address(index)
+            .map(|p| unsafe { core::slice::from_raw_parts_mut(p.add(part.start), part.len()) })
+    }
+}
+
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
         for (directory, len) in self.directories.iter_mut().zip(DIRECTORY_LENS) {

@@ -21,6 +21,7 @@ pub mod nr;
 pub mod once;
 pub mod open;
 pub mod pagemap;
+pub mod pin;
 mod place;
 pub mod prefetch;
 pub mod program;

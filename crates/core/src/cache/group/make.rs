@@ -145,8 +145,9 @@ impl<S: Store> State<S> {
         while id != NONE && batch.len < GROUP_PAGES && passed < MAX_PASSED {
             let e = *self.entries.get(id);
             let len = usize::from(e.len);
+            let is_wanted = e.is(Mark::Referenced) || self.is_unfilled(&e);
             let (spot, cost) = match e.location() {
-                _ if e.is(Mark::Referenced) => (None, None),
+                _ if is_wanted => (None, None),
                 Location::Pool(raw) if len >= SHORT_BYTES => {
                     let mut scratch: Page = [0; PAGE_SIZE];
                     let object = state::object(&self.pools, e.pool, raw, &mut scratch);
@@ -169,7 +170,7 @@ impl<S: Store> State<S> {
                 at += len;
             } else {
                 passed += 1;
-                if e.is(Mark::Referenced) { self.spare(id) } else { self.grow_cold(id) }
+                if is_wanted { self.spare(id) } else { self.grow_cold(id) }
             }
             id = e.prev;
         }

@@ -44,9 +44,10 @@ impl Zsmalloc {
             room += totals.used * CLASSES[class].size;
             least += totals.used * CLASSES.get(class + 1).map_or(1, |c| c.size + 1);
         }
-        assert_eq!(objects, self.objects, "pool: objects");
+        assert_eq!(objects, self.objects + self.freed_objects, "pool: objects");
         assert_eq!(frames, self.frames.used(), "pool: attached = used frames");
-        assert!((least..=room).contains(&self.object_bytes), "pool: object bytes");
+        let object_bytes = self.object_bytes + self.freed_bytes;
+        assert!((least..=room).contains(&object_bytes), "pool: object bytes");
         self.check_free_lists(live_zspages, live_owners);
     }
 
@@ -72,7 +73,8 @@ impl Zsmalloc {
                 "pool: owner of slot {slot} of zspage {z}"
             );
             let entry = self.entry(owner);
-            assert!(!entry.is_free(), "pool: entry {owner} has a slot and is free");
+            let is_used = !entry.is_free() || self.pins.of(owner).is_ended();
+            assert!(is_used, "pool: entry {owner} has a slot and is free");
             let location = entry.location();
             assert_eq!(location, z << SLOT_BITS | slot as u32, "pool: location of entry {owner}");
         }
@@ -135,11 +137,13 @@ impl Zsmalloc {
         while index != 0 {
             let entry = self.entry(index);
             assert!(entry.is_free(), "pool: live entry {index} is in the free list");
+            assert!(!self.pins.of(index).is_pinned(), "pool: free entry {index} is pinned");
             free += 1;
             assert!(free <= self.entries_end, "pool: the free list of entries is a circle");
             index = entry.location();
         }
-        assert_eq!(self.objects + free as usize, self.entries_end as usize - 1, "pool: entries");
+        let used = self.objects + self.freed_objects;
+        assert_eq!(used + free as usize, self.entries_end as usize - 1, "pool: entries");
 
         let mut free = 0;
         for (slots, &head) in self.free_owners.iter().enumerate() {

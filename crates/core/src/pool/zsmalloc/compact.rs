@@ -63,6 +63,9 @@ impl Zsmalloc {
         let objects = self.zspage(source).used.count_ones() as usize;
         for moved in 0..objects {
             let from = self.zspage(source).used.ilog2() as usize;
+            if self.pins.of(self.owner(source, from)).is_pinned() {
+                return (moved > 0).then_some(moved * CLASSES[class].size);
+            }
             let target = self.fullest_but(class, source);
             let zspage = self.zspage(target);
             let first_free = zspage.used.trailing_ones() as usize;
@@ -95,10 +98,15 @@ impl Zsmalloc {
         source
     }
 
+    /// The entry whose object is in a used slot.
+    fn owner(&self, z: u32, slot: usize) -> u32 {
+        self.owners.get(self.zspage(z).owners as usize + slot).copied().expect("mapped")
+    }
+
     fn move_object(&mut self, source: u32, from: usize, target: u32, to: usize) {
         let zspage = self.zspage(source);
         let class = zspage.class();
-        let entry = self.owners.get(zspage.owners as usize + from).copied().expect("mapped");
+        let entry = self.owner(source, from);
         // The whole slot is copied: only the handle knows how much of it the object fills. It is
         // copied in pieces, because the two slots may begin at different places of their frames,
         // and a stack of 4 KiB is not to be had everywhere.
@@ -113,10 +121,11 @@ impl Zsmalloc {
                 .min(PAGE_SIZE - source_at % PAGE_SIZE)
                 .min(PAGE_SIZE - target_at % PAGE_SIZE);
             let frame = self.zspage(source).frames[source_at / PAGE_SIZE];
-            piece[..len].copy_from_slice(&self.frames.get(frame)[source_at % PAGE_SIZE..][..len]);
+            let at = source_at % PAGE_SIZE;
+            piece[..len].copy_from_slice(self.frames.get(frame, at..at + len));
             let frame = self.zspage(target).frames[target_at / PAGE_SIZE];
-            self.frames.get_mut(frame)[target_at % PAGE_SIZE..][..len]
-                .copy_from_slice(&piece[..len]);
+            let at = target_at % PAGE_SIZE;
+            self.frames.get_mut(frame, at..at + len).copy_from_slice(&piece[..len]);
             done += len;
         }
         self.occupy(target, to, entry);

@@ -1,0 +1,180 @@
+//! Objects in use without the pool's lock.
+//!
+//! ```text
+//!   the owner's lock         no lock                     the owner's lock
+//!   pin(handle)     ->  Pinned: bytes, unpin   -- if it was freed meanwhile -->  bury(handle)
+//!   place(length)   ->  Unfilled: fill         -- likewise ------------------->
+//! ```
+//!
+//! A pinned object keeps its place and its bytes. Compaction passes it by, and `free` makes its
+//! handle stale, but leaves its slot used until the last pin has gone. An *unfilled* object has a
+//! handle and a slot, and its bytes come later, from the thread that placed it: until then nobody
+//! reads it.
+//!
+//! # Safety charter
+//! A `Pinned` is an address in frames of a pool, used without the pool being borrowed. The pool
+//! neither unmaps a frame nor gives its memory back while a slot in it is used, and a slot stays
+//! used while its object is pinned. Its bytes are written by `Unfilled::fill` alone, which nothing
+//! reads before, and by no one else: stores, moves and reads borrow the bytes of their own slots
+//! (`Frames::get_mut`). `pin` and `place` are unsafe, since they cannot say how long the pool
+//! lives.
+#![allow(unsafe_code)]
+
+use core::marker::PhantomData;
+use core::ops::Range;
+
+use super::frames::Growth;
+use super::{Handle, Pool, PoolError, check_length};
+use crate::sys::PAGE_SIZE;
+use crate::sys::mem::Table;
+use crate::sys::pin::PinCount;
+
+/// Pins of all objects of a pool, by the index in their handles.
+pub(super) struct Pins(Table<PinCount>);
+
+impl Pins {
+    pub const fn new() -> Self {
+        Pins(Table::new())
+    }
+
+    /// Makes room for an object.
+    #[inline]
+    pub fn ensure(&self, index: u32, growth: &mut Growth) -> Result<(), PoolError> {
+        growth.ensure(&self.0, index as usize)
+    }
+
+    #[inline]
+    pub fn of(&self, index: u32) -> &PinCount {
+        self.0.get(index as usize).expect("pool: an object has pins")
+    }
+}
+
+/// Where an object lies: in one frame, or in two.
+pub(super) struct Extents {
+    pub first: *mut u8,
+    pub first_len: usize,
+    pub second: *mut u8,
+    pub second_len: usize,
+}
+
+impl Extents {
+    /// An object that begins at `at` of a frame, and goes on at the begin of another one.
+    pub fn new(first: *mut u8, at: usize, second: impl FnOnce() -> *mut u8, len: usize) -> Self {
+        let first_len = len.min(PAGE_SIZE - at);
+        let second_len = len - first_len;
+        let second = if second_len == 0 { core::ptr::null_mut() } else { second() };
+        Extents { first: first.wrapping_add(at), first_len, second, second_len }
+    }
+}
+
+/// An object that keeps its place and its bytes. It must be unpinned.
+#[must_use]
+pub struct Pinned<'a> {
+    extents: Extents,
+    pins: *const PinCount,
+    handle: Handle,
+    _pool: PhantomData<&'a Pool>,
+}
+
+/// An object without bytes, which must be filled.
+#[must_use]
+pub struct Unfilled<'a>(Pinned<'a>);
+
+impl Pinned<'_> {
+    pub(super) fn new(extents: Extents, pins: &PinCount, handle: Handle) -> Self {
+        Pinned { extents, pins: core::ptr::from_ref(pins), handle, _pool: PhantomData }
+    }
+
+    /// The object's bytes: where they lie, or assembled in `scratch` if they are in two frames.
+    #[inline]
+    pub fn bytes<'s>(&'s self, scratch: &'s mut [u8]) -> &'s [u8] {
+        let Extents { first, first_len, second, second_len } = self.extents;
+        // SAFETY: the object is pinned and filled: see the charter.
+        let first = unsafe { core::slice::from_raw_parts(first, first_len) };
+        if second_len == 0 {
+            return first;
+        }
+        // SAFETY: as above.
+        let second = unsafe { core::slice::from_raw_parts(second, second_len) };
+        scratch[..first_len].copy_from_slice(first);
+        scratch[first_len..self.handle.len()].copy_from_slice(second);
+        &scratch[..self.handle.len()]
+    }
+
+    /// Lets the object go. A handle that comes back was freed meanwhile: the pool has to `bury` it.
+    #[inline]
+    #[must_use]
+    pub fn unpin(self) -> Option<Handle> {
+        // SAFETY: the pool lives, and its tables never move: see the charter.
+        unsafe { &*self.pins }.unpin().then_some(self.handle)
+    }
+}
+
+impl Unfilled<'_> {
+    /// Copies the object's bytes to their place, and lets it go. As [`Pinned::unpin`].
+    #[inline]
+    #[must_use]
+    pub fn fill(self, bytes: &[u8]) -> Option<Handle> {
+        let Pinned { extents, pins, handle, .. } = self.0;
+        assert_eq!(bytes.len(), handle.len(), "pool: an object of another length was placed");
+        let (first, second) = bytes.split_at(extents.first_len);
+        // SAFETY: the object is pinned, and nobody else has its bytes before this is over: see the
+        // charter. The lengths are those of `extents`.
+        unsafe {
+            core::ptr::copy_nonoverlapping(first.as_ptr(), extents.first, first.len());
+            core::ptr::copy_nonoverlapping(second.as_ptr(), extents.second, second.len());
+            (*pins).unpin_finished().then_some(handle)
+        }
+    }
+}
+
+impl Pool {
+    /// Pins a live object, if the pool can: zbud does not. A handle that is stale stops the
+    /// process.
+    ///
+    /// # Safety
+    /// The pool lives, and is not replaced, until the object is unpinned.
+    #[inline]
+    pub unsafe fn pin<'a>(&self, h: Handle) -> Option<Pinned<'a>> {
+        match self {
+            Pool::Zsmalloc(p) => Some(p.pin(h)),
+            Pool::Zbud(_) => None,
+        }
+    }
+
+    /// As `store`, of an object whose bytes come later. `None`: the pool cannot, as in `pin`.
+    ///
+    /// # Safety
+    /// As of `pin`.
+    #[inline]
+    pub unsafe fn place<'a>(
+        &mut self,
+        len: usize,
+    ) -> Option<Result<(Handle, Unfilled<'a>), PoolError>> {
+        let Pool::Zsmalloc(p) = self else { return None };
+        let placed = check_length(len).and_then(|()| p.place(len));
+        Some(placed.map(|(h, pinned)| (h, Unfilled(pinned))))
+    }
+
+    /// Whether the object's bytes are still to come.
+    #[inline]
+    pub fn is_unfilled(&self, h: Handle) -> bool {
+        match self {
+            Pool::Zsmalloc(p) => p.is_unfilled(h),
+            Pool::Zbud(_) => false,
+        }
+    }
+
+    /// Ends an object that was freed while it was pinned, now that it is not any more.
+    pub fn bury(&mut self, h: Handle) {
+        if let Pool::Zsmalloc(p) = self {
+            p.bury(h);
+        }
+    }
+}
+
+/// The part of a slot that lies in its first frame, and the one in its second.
+pub(super) fn parts(at: usize, len: usize) -> (Range<usize>, Range<usize>) {
+    let end = (at + len).min(PAGE_SIZE);
+    (at..end, 0..at + len - end)
+}
