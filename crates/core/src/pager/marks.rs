@@ -26,13 +26,15 @@ impl Pager {
             let unit = self.unit_pages() * PAGE_SIZE;
             let start = (page / unit * unit).max(range.start);
             let end = ((page / unit + 1) * unit).min(range.end);
-            let (start, end) = self.free_around(s, page, (start, end));
-            if !self.own_between(active, range.prot, start, end) && self.is_shared(page) {
+            let own = |(start, end): (usize, usize)| {
+                let own = || self.own_between(active, range.prot, start, end);
+                self.with_borders(s, active, (start, end), own)
+            };
+            if !own(self.free_around(s, page, (start, end))) && self.is_shared(page) {
                 // The kernel is out of mappings. All resident pages around this one have a mapping
                 // already.
                 let resident = self.resident_around(page, range.start, range.end);
-                let (start, end) = self.free_around(s, page, resident);
-                self.own_between(active, range.prot, start, end);
+                own(self.free_around(s, page, resident));
             }
             return 1;
         }

@@ -20,7 +20,7 @@
 //!   pages come         window serve ahead
 //!   pages go           take guard together age_out sweep sampling
 //!   both ways          fill huge to_cache protection marks
-//!   amounts            timing turn room balance refusal trial frames
+//!   amounts            timing turn room balance refusal trial frames mappings
 //!   the book           shared accounts size record claim book
 //!   values             active hold stream huge_sampling
 //! ```
@@ -59,6 +59,7 @@ pub mod hold;
 mod huge;
 mod huge_sampling;
 mod mapping;
+mod mappings;
 mod marks;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
@@ -110,6 +111,7 @@ use balance::Balance;
 use claim::Claims;
 use hold::Holds;
 use huge_sampling::Units;
+use mappings::Mappings;
 use refusal::Refusals;
 use room::Room;
 use sampling::Watched;
@@ -188,6 +190,7 @@ pub struct Pager {
     copying: AtomicU32,
     /// The fewest pages of a unit, with protection faults: the kernel was short of mappings.
     unit_pages_least: AtomicUsize,
+    mappings: Mappings,
     /// Bumped, then futex-woken, when a claim ends that some thread waits for.
     claims_ended: AtomicU32,
     /// Pages that were written while they, or their neighbours, were leaving together, since the
@@ -267,6 +270,7 @@ impl Pager {
             pins: AtomicBool::new(false),
             copying: AtomicU32::new(0),
             unit_pages_least: AtomicUsize::new(0),
+            mappings: Mappings::new(),
             claims_ended: AtomicU32::new(0),
             disturbed: AtomicU32::new(0),
             left_directly: AtomicU64::new(0),

@@ -6,11 +6,8 @@
 //!   leaving  lock: claim some      | read, compress, drop their frames         | lock: new states
 //! ```
 //!
-//! Each change of protection may split a mapping of the kernel's, of which a process has some 65
-//! 000 (`vm.max_map_count`), so pages come and go by units of several, as many as keep mappings
-//! few.
-
-use core::sync::atomic::Ordering;
+//! Each change of protection may split a mapping of the kernel's, so pages come and go by units of
+//! several where there would be too many (`mappings.rs`).
 
 use super::book::swap_entry;
 use super::fill::Serve;
@@ -27,12 +24,6 @@ use crate::region::{PageState, Range};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Kernel mappings that units may make, of the some 65 000 that a process may have: the rest is for
-/// the program's own.
-const MAPPINGS_MOST: usize = 40 << 10;
-/// Pages of a unit at most: 16 MiB. With 65 000 of these, units cover all memory that a process
-/// has.
-const UNIT_MOST_PAGES: usize = 4096;
 /// Pages of limbo that are claimed at the same time as they leave: a touch of one waits for all.
 /// Runs of units have as many.
 const LEAVING_PAGES: usize = 16;
@@ -117,7 +108,8 @@ impl Pager {
         });
         self.end_claim(s, start, pages);
         if let Ok(shown) = &shown {
-            self.note_shown(s, start, shown.end, shown.kept);
+            let run = (start, shown.end);
+            self.with_borders(s, active, run, || self.note_shown(s, start, shown.end, shown.kept));
             self.trace_pages(Kind::Around, start, page.min(shown.end));
         }
         let shown_end = shown.as_ref().map_or(start, |shown| shown.end);
@@ -141,12 +133,6 @@ impl Pager {
                 Serve::Changed
             }
         }
-    }
-
-    /// The kernel had no mapping left for a run of so many pages: larger units need fewer.
-    fn need_fewer_mappings(&self, pages: usize) {
-        let least = (pages.max(self.unit_pages()) * 2).next_power_of_two().min(UNIT_MOST_PAGES);
-        self.unit_pages_least.fetch_max(least, Ordering::Relaxed);
     }
 
     /// The unit around a page, and the units after it that `want` pages reach into, or the page's
@@ -252,26 +238,6 @@ impl Pager {
             pages += 1;
         }
         Ok((pages, from))
-    }
-
-    /// Bytes that go and come together: a unit, or a page where there are no units.
-    pub(super) fn unit_bytes(&self, active: &Active) -> usize {
-        if active.mechanism.has_units() { self.unit_pages() * PAGE_SIZE } else { PAGE_SIZE }
-    }
-
-    /// Pages that protection faults handle together: as many as keep the kernel's mappings few.
-    pub(super) fn unit_pages(&self) -> usize {
-        self.unit_pages_by_size().max(self.unit_pages_least.load(Ordering::Relaxed))
-    }
-
-    /// A unit has one mapping at most, and two for each that is shown. A random touch loads a whole
-    /// unit, so units are as small as the mappings allow: 4 pages take 1.4 times as long as 2 (256
-    /// MiB in 128).
-    fn unit_pages_by_size(&self) -> usize {
-        let pages = self.ranges.accessible_bytes() >> PAGE_SHIFT;
-        let shown = usize::try_from(self.limit_pages()).unwrap_or(0);
-        let mappings = pages.min(2 * shown);
-        mappings.div_ceil(MAPPINGS_MOST).next_power_of_two().min(UNIT_MOST_PAGES)
     }
 
     /// Gives the pages of a claimed stretch of limbo to the cache from where they are. Returns the
@@ -381,6 +347,8 @@ fn around(range: &Range, page: usize, bytes: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::Ordering;
+
     use super::super::model::{READ_WRITE, Spec, Touch, World};
     use super::*;
     use crate::control::Counter;

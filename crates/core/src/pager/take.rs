@@ -62,14 +62,16 @@ impl Pager {
             return (Taken { pages: 0, next: Next::End }, 0);
         };
         let run = slots.count;
-        let owned = self.announce(s, addr, run, slots.slot, behind);
+        let ends = (addr, addr + run * PAGE_SIZE);
+        let announce = || self.announce(s, addr, run, slots.slot, behind);
+        let owned = self.with_borders(s, active, ends, announce);
         let (free, held_to) = self.before_holds(addr, run);
         let t = self.move_to_limbo(s, active, addr, run, free, slots, shared);
         let (rest, end) = (addr + t.pages * PAGE_SIZE, addr + run * PAGE_SIZE);
         let is_protected = owned > 0
             && rest < end
             && active.mechanism.try_allow_write(rest, end - rest, range.prot).is_err();
-        self.note_taken_out(s, addr, run, &t);
+        self.with_borders(s, active, ends, || self.note_taken_out(s, addr, run, &t));
         if is_protected {
             self.share_again(rest, end);
         }
