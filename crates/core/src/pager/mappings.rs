@@ -19,8 +19,9 @@ use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 /// Kernel mappings that units may make, of the some 65 000 that a process may have: the rest is for
 /// the program's own.
 const MAPPINGS_MOST: usize = 40 << 10;
-/// Borders from which on units grow: the kernel has some 10 MiB of memory for so many mappings, 310
-/// bytes each, and a memory group has 12 MiB at least beside the limit (`cli/budget.rs`).
+/// Borders from which on units grow, of all processes of a run: the kernel has some 10 MiB of
+/// memory for so many mappings, 310 bytes each, and a memory group has 12 MiB at least beside the
+/// limit (`cli/budget.rs`).
 const BORDERS_MOST: usize = 32 << 10;
 /// Pages of a unit at most: 16 MiB. With 65 000 of these, units cover all memory that a process
 /// has.
@@ -56,18 +57,18 @@ impl Mappings {
     }
 }
 
-/// The next size of units after one of `unit` pages, with which there are so many borders.
-/// `most`: with units of that size there cannot be too many.
-fn next_unit(unit: usize, most: usize, borders: usize) -> usize {
+/// The next size of units after one of `unit` pages, with which there are so many borders, of
+/// `borders_most`. `most`: with units of that size there cannot be too many.
+fn next_unit(unit: usize, most: usize, borders: usize, borders_most: usize) -> usize {
     // Units of half the size make twice as many borders at most: fewer than would make units grow.
-    const ENOUGH: usize = BORDERS_MOST - BORDERS_MOST / 16;
+    let enough = (borders_most - borders_most / 16).max(1);
     // Larger units make fewer borders only as pages leave. Where borders are far too many there is
     // no time for the next look.
-    const FAR_TOO_MANY: usize = BORDERS_MOST + BORDERS_MOST / 8;
+    let far_too_many = borders_most + borders_most / 8;
     let next = match borders {
-        FAR_TOO_MANY.. => most,
-        BORDERS_MOST.. => unit * 4,
-        _ => (unit * borders).div_ceil(ENOUGH).next_power_of_two().min(unit),
+        _ if borders >= far_too_many => most,
+        _ if borders >= borders_most => unit * 4,
+        _ => (unit * borders).div_ceil(enough).next_power_of_two().min(unit),
     };
     next.min(most)
 }
@@ -158,7 +159,9 @@ impl Pager {
         let looks = m.looks.load(Ordering::Relaxed);
         m.looks.store((looks + 1) % COUNT_LOOKS, Ordering::Relaxed);
         let unit = m.unit_pages.load(Ordering::Relaxed).min(most);
-        let next = || next_unit(unit, most, m.borders.load(Ordering::Relaxed));
+        let processes = self.tree().live_slots().count().max(1);
+        let borders_most = BORDERS_MOST / processes;
+        let next = || next_unit(unit, most, m.borders.load(Ordering::Relaxed), borders_most);
         if looks == 0 || next() != unit {
             m.borders.store(self.count_borders(s), Ordering::Relaxed);
         }
@@ -191,23 +194,28 @@ mod tests {
 
     #[test]
     fn units_shrink_while_few_mappings_are_in_use_and_grow_before_there_are_too_many() {
-        assert_eq!(next_unit(64, 64, 0), 1, "nothing lies alone");
-        assert_eq!(next_unit(64, 64, BORDERS_MOST / 3), 32);
-        assert_eq!(next_unit(1, 64, BORDERS_MOST - 1), 1);
-        assert_eq!(next_unit(1, 64, BORDERS_MOST), 4);
-        assert_eq!(next_unit(1, 2, BORDERS_MOST), 2, "with units of two pages they are enough");
-        assert_eq!(next_unit(1, 64, BORDERS_MOST * 5 / 4), 64);
-        assert_eq!(next_unit(64, 2, BORDERS_MOST / 2), 2, "the limit has become smaller");
+        let next = |unit, most, borders| next_unit(unit, most, borders, BORDERS_MOST);
+        assert_eq!(next(64, 64, 0), 1, "nothing lies alone");
+        assert_eq!(next(64, 64, BORDERS_MOST / 3), 32);
+        assert_eq!(next(1, 64, BORDERS_MOST - 1), 1);
+        assert_eq!(next(1, 64, BORDERS_MOST), 4);
+        assert_eq!(next(1, 2, BORDERS_MOST), 2, "with units of two pages they are enough");
+        assert_eq!(next(1, 64, BORDERS_MOST * 5 / 4), 64);
+        assert_eq!(next(64, 2, BORDERS_MOST / 2), 2, "the limit has become smaller");
+        // In a run of ten processes each has a tenth.
+        assert_eq!(next_unit(1, 64, BORDERS_MOST / 10, BORDERS_MOST / 10), 4);
     }
 
     #[test]
     fn units_that_have_shrunk_do_not_grow_again_by_that() {
-        for unit in [1, 2, 4, 64, UNIT_MOST_PAGES] {
-            for borders in (0..BORDERS_MOST).step_by(97) {
-                let next = next_unit(unit, UNIT_MOST_PAGES, borders);
-                assert!(next.is_power_of_two() && next <= unit);
-                let most = borders * (unit / next);
-                assert!(next == unit || most < BORDERS_MOST, "{borders} of {unit}: {next}");
+        for borders_most in [BORDERS_MOST, BORDERS_MOST / 7, 100] {
+            for unit in [1, 2, 4, 64, UNIT_MOST_PAGES] {
+                for borders in (0..borders_most).step_by(97) {
+                    let next = next_unit(unit, UNIT_MOST_PAGES, borders, borders_most);
+                    assert!(next.is_power_of_two() && next <= unit);
+                    let most = borders * (unit / next);
+                    assert!(next == unit || most < borders_most, "{borders} of {unit}: {next}");
+                }
             }
         }
     }
