@@ -11,7 +11,7 @@ use uzswap::sys::{PAGE_SIZE, nr};
 
 use super::super::thread::ThreadBlock;
 use super::super::{Args, PAGER};
-use super::{Holder, is_ours};
+use super::hold::{Holder, is_ours};
 use crate::calls::shapes::{Disposition, disposition};
 use crate::calls::walk::{Kind, Visit, walk};
 

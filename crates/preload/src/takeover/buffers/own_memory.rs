@@ -12,7 +12,9 @@ use uzswap::sys::{check, nr};
 
 use super::super::thread::ThreadBlock;
 use super::super::{Args, call};
-use super::{Holder, held_call, is_range, managed, piece_bytes, with_own_words};
+use super::held_call;
+use super::hold::{Holder, with_own_words};
+use super::pieces::{is_range, managed, piece_bytes};
 use crate::calls::walk::{Kind, Visit};
 
 const SEEK_SET: usize = 0;

@@ -17,9 +17,9 @@ use uzswap::sys::{Errno, nr};
 
 use super::super::thread::ThreadBlock;
 use super::super::{Answer, Args, call};
-use super::{
-    VECTORS_MAX, held_call, piece_bytes, piecewise, vector, vectors_bytes, with_own_words,
-};
+use super::held_call;
+use super::hold::with_own_words;
+use super::pieces::{VECTORS_MAX, piece_bytes, piecewise, vector, vectors_bytes};
 
 const F_GETPIPE_SZ: usize = 1032;
 
