@@ -1,58 +1,49 @@
 //! The program's mapping calls: made by the kernel, noted by the pager, under one hold of the lock.
 //!
 //! Memory stays where the kernel puts it. A dormant process only keeps the list; every call that
-//! adds memory asks whether the process could now exceed the limit, and if so paging is switched
-//! on.
+//! adds memory asks whether the process could now exceed the limit, and if so paging is switched on
+//! (`memory/growth.rs`). Calls that map, unmap and protect are here; `memory/remap.rs` has mremap,
+//! `memory/lock.rs` mlock and its kin, `memory/advise.rs` madvise.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use uzswap::control::Counter;
-use uzswap::pager::{Active, Locked};
+use uzswap::pager::Locked;
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
-use uzswap::sys::fd::ForNow;
 use uzswap::sys::mem::{
     MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_TYPE, PROT_EXEC,
 };
 use uzswap::sys::{Errno, PAGE_SIZE, check, nr, program};
 
+mod advise;
+mod growth;
+mod lock;
+mod remap;
+
+pub(super) use growth::{activate, before_fork, grown};
+pub(super) use lock::after_fork_child;
+
 use super::own_stack::runtime;
-use super::reserved::{dormant_pages, inherited_pages};
-use super::signals::dump;
-use super::thread::{self, ThreadBlock};
+use super::thread::ThreadBlock;
 use super::{
-    ACTIVE, Answer, Args, PAGER, call, classes, count, descriptors, evictor, file_memory, inflight,
-    is_settled, is_unmanaged, masks, outside, raw, relatives, reserved, run, set_unmanaged,
+    ACTIVE, Answer, Args, PAGER, call, count, file_memory, is_unmanaged, raw, reserved, run,
 };
 use crate::patch;
-
-mod advise;
 
 const MAP_GROWSDOWN: usize = 0x100;
 const MAP_LOCKED: usize = 0x2000;
 const MAP_POPULATE: usize = 0x8000;
 const MAP_STACK: usize = 0x2_0000;
 const MAP_HUGETLB: usize = 0x4_0000;
-const MREMAP_MAYMOVE: usize = 1;
 const MREMAP_FIXED: usize = 2;
-const MREMAP_DONTUNMAP: usize = 4;
 const SHM_REMAP: usize = 0o40000;
-const MCL_CURRENT: usize = 1;
-const MCL_FUTURE: usize = 2;
-const MCL_ONFAULT: usize = 4;
 
 /// End of the heap, as the program last set it.
 static BREAK: AtomicUsize = AtomicUsize::new(0);
-/// The flags of mlockall while MCL_FUTURE is in force, else 0.
-static LOCK_FUTURE: AtomicUsize = AtomicUsize::new(0);
 
 pub fn set_break(addr: usize) {
     BREAK.store(addr, Ordering::Release);
-}
-
-/// Called in the child after fork, whose mappings to come the kernel does not lock.
-pub fn after_fork_child() {
-    LOCK_FUTURE.store(0, Ordering::Relaxed);
 }
 
 fn overlaps(start: usize, len: usize) -> bool {
@@ -65,9 +56,9 @@ fn overlaps(start: usize, len: usize) -> bool {
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
     // A process that pages waits at its faults.
     if !ACTIVE.load(Ordering::Acquire) && !is_unmanaged() {
-        let pages = added_pages(number, a);
+        let pages = growth::added_pages(number, a);
         if pages > 0 && PAGER.may_have_to_wait(pages) {
-            wait_for_turn(t);
+            growth::wait_for_turn(t);
         }
     }
     let r = match number {
@@ -83,17 +74,19 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
                 || (a[3] & MREMAP_FIXED != 0
                     && (overlaps(a[4], a[2]) || file_memory::overlaps(a[4], a[2]))) =>
         {
-            runtime(t, move || mremap(a))
+            runtime(t, move || remap::mremap(a))
         }
-        nr::MREMAP if file_memory::overlaps(a[0], a[1].max(1)) => runtime(t, move || remap_file(a)),
+        nr::MREMAP if file_memory::overlaps(a[0], a[1].max(1)) => {
+            runtime(t, move || remap::remap_file(a))
+        }
         nr::MADVISE if overlaps(a[0], a[1]) => return Some(advise::one(t, a)),
         nr::PROCESS_MADVISE => return advise::several(t, a),
         nr::BRK => runtime(t, move || brk(a[0])),
         nr::MLOCK | nr::MLOCK2 | nr::MUNLOCK if overlaps(a[0], a[1]) => {
-            runtime(t, move || mlock(t, number, a))
+            runtime(t, move || lock::mlock(t, number, a))
         }
-        nr::MLOCKALL => runtime(t, move || mlockall(a[0])),
-        nr::MUNLOCKALL => runtime(t, munlockall),
+        nr::MLOCKALL => runtime(t, move || lock::mlockall(a[0])),
+        nr::MUNLOCKALL => runtime(t, lock::munlockall),
         nr::MSEAL if overlaps(a[0], a[1]) => runtime(t, move || mseal(a)),
         nr::SHMAT if a[2] & SHM_REMAP != 0 => runtime(t, move || shmat_over(a)),
         nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT | nr::MREMAP | nr::MADVISE => {
@@ -103,94 +96,6 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
         _ => return None,
     };
     Some(Answer::Result(r))
-}
-
-/// Pages that a call may add to those that the process could hold.
-fn added_pages(number: usize, a: Args) -> i64 {
-    const ACCESSIBLE: usize = 7;
-    let private = MAP_ANONYMOUS | MAP_PRIVATE;
-    let bytes = match number {
-        nr::MMAP if reserved::is_mapping(a) => 0,
-        nr::MMAP if file_memory::is_mapping(&a) && !reserved::is_one(a[1], true) => a[1],
-        nr::MMAP if a[3] & (MAP_ANONYMOUS | MAP_TYPE) == private && a[2] & ACCESSIBLE != 0 => a[1],
-        nr::MPROTECT | nr::PKEY_MPROTECT if a[2] & ACCESSIBLE != 0 && overlaps(a[0], a[1]) => a[1],
-        nr::MREMAP => a[2].saturating_sub(a[1]),
-        nr::BRK => a[0].saturating_sub(BREAK.load(Ordering::Relaxed)),
-        _ => 0,
-    };
-    bytes.div_ceil(PAGE_SIZE) as i64
-}
-
-/// Waits for the turn of this dormant process before it has more memory. A process of one thread
-/// touches nothing meanwhile, so only the pages that it holds count.
-fn wait_for_turn(t: &'static ThreadBlock) {
-    let mask = masks::block_all();
-    runtime(t, move || {
-        let held = if thread::is_only_one() { outside::held_pages() } else { None };
-        PAGER.wait_to_grow(held, || !masks::would_interrupt(mask));
-        grown(&mut PAGER.enter());
-    });
-    masks::restore(mask);
-}
-
-/// The smallest process whose pages are watched (`pager/sampling.rs`), in pages, 8 MiB; smaller
-/// ones are left alone anyway.
-const WATCHED_FROM_PAGES: i64 = (8 << 20) / PAGE_SIZE as i64;
-
-/// Asks, after memory was added, whether the process may exceed the limit now.
-pub fn grown(s: &mut Locked<'_>) {
-    if is_settled() {
-        return;
-    }
-    let pages = dormant_pages();
-    if !relatives::reserve(pages) || PAGER.is_watching() && pages >= WATCHED_FROM_PAGES {
-        activate(s);
-    } else {
-        evictor::listen_from(pages);
-    }
-}
-
-/// Asks before a fork whether the child's pages fit. The child of a dormant process counts all
-/// inherited pages from before it exists ([`relatives::expect_child`]): it could write to them
-/// faster than anybody would notice. Where they do not fit, paging is on before the fork: then
-/// shared pages count as they are written to.
-pub fn before_fork() {
-    if is_settled() {
-        return;
-    }
-    if inherited_pages().is_some_and(|pages| !relatives::has_room(pages)) {
-        activate(&mut PAGER.lock());
-    }
-}
-
-/// Switches paging on.
-pub fn activate(s: &mut Locked<'_>) {
-    if is_settled() {
-        return;
-    }
-    let room = ForNow::make_room();
-    let opened = Active::open(run::settings(), thread::is_only_one(), &PAGER.tree().leases)
-        .and_then(|a| PAGER.set_active(s, Box::leak(Box::new(a))));
-    if let Err(e) = opened {
-        ForNow::end(room);
-        return unmanaged(e);
-    }
-    // From here on buffers are held, before any page can be missing.
-    classes::set_classes(true);
-    ACTIVE.store(true, Ordering::SeqCst);
-    dump::begin();
-    inflight::hold_all();
-    PAGER.activate_ranges(s);
-    outside::open_files();
-    ForNow::end(room);
-    descriptors::refresh();
-    evictor::start();
-}
-
-fn unmanaged(e: Errno) {
-    set_unmanaged();
-    PAGER.reserve(dormant_pages());
-    PAGER.tree().notice(uzswap::control::Notice::NoMechanism, e.0);
 }
 
 /// Set where executable files that the program maps are not for the processor: see
@@ -266,8 +171,7 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
         return r;
     }
     debug_assert!(flags & MAP_FIXED == 0 || start == addr);
-    let future = LOCK_FUTURE.load(Ordering::Relaxed);
-    let locked = flags & MAP_LOCKED != 0 || future != 0;
+    let locked = flags & MAP_LOCKED != 0 || lock::holds_for_memory_to_come();
     PAGER.note_mapped(
         &mut s,
         start,
@@ -278,7 +182,7 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
     if reserved::is_mapping(a) && !locked && flags & MAP_POPULATE == 0 {
         reserved::note(start, end);
     }
-    if populate || (locked && active && future & MCL_ONFAULT == 0) {
+    if populate || (locked && active && !lock::waits_for_touches()) {
         let (guard, _) = PAGER.make_resident(s, start, end);
         s = guard;
     }
@@ -323,23 +227,6 @@ fn note_failed_over(s: &mut Locked<'_>, start: usize, end: usize) {
     if program::mincore(page, &mut [0]) == Err(Errno::ENOMEM) {
         note_gone(s, start, end);
     }
-}
-
-/// Moves or resizes a private mapping of a file, which stays one (mremap).
-fn remap_file(a: Args) -> isize {
-    let mut s = PAGER.enter();
-    let r = raw(nr::MREMAP, a);
-    if let Ok(start) = check(r) {
-        file_moved(&s, a, start);
-        grown(&mut s);
-    }
-    r
-}
-
-/// Notes that the kernel has moved or resized a private mapping of a file, which is at `new`.
-fn file_moved(s: &Locked<'_>, a: Args, new: usize) {
-    file_memory::forget(s, a[0], a[0] + page_ceil(a[1]));
-    reserved::note_file(s, new, new + page_ceil(a[2]));
 }
 
 fn mprotect(number: usize, a: Args) -> isize {
@@ -400,91 +287,6 @@ fn has_key(number: usize, a: &Args) -> bool {
     number == nr::PKEY_MPROTECT && a[3] as i32 > 0
 }
 
-fn mremap(a: Args) -> isize {
-    let [old, old_len, new_len, flags, target, _] = a;
-    let (old_len, new_len) = (page_ceil(old_len), page_ceil(new_len));
-    let mut s = PAGER.lock();
-    // The kernel refuses these at once, and the mechanism has no such ranges.
-    let Some(old_end) = old.checked_add(old_len) else { return raw(nr::MREMAP, a) };
-    let managed = PAGER.ranges.find(old);
-    if !old.is_multiple_of(PAGE_SIZE) || managed.is_some() && old_len == 0 {
-        return raw(nr::MREMAP, a);
-    }
-    let is_move = flags & MREMAP_FIXED != 0 && old_len == new_len;
-    if is_move && !moves_as_one(old, old_end) {
-        return Errno::EFAULT.as_return();
-    }
-    // Memory that stays at its place stays under the mechanism: other threads may use it meanwhile.
-    let may_stay = managed.is_some() && flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) == 0;
-    if may_stay && PAGER.active().is_some_and(|x| !x.mechanism.hides()) {
-        let r = raw(nr::MREMAP, [old, old_len, new_len, flags & !MREMAP_MAYMOVE, target, 0]);
-        if check(r).is_ok() {
-            return moved(&mut s, a, old);
-        }
-        if flags & MREMAP_MAYMOVE == 0 || !may_move_after(r) {
-            return r;
-        }
-    }
-    if managed.is_some() && PAGER.prepare_move(old, old_end).is_err() {
-        return Errno::ENOMEM.as_return();
-    }
-    let r = raw(nr::MREMAP, a);
-    let Ok(new) = check(r) else {
-        if flags & MREMAP_FIXED != 0 {
-            note_failed_over(&mut s, target, target.saturating_add(new_len));
-            // A mapping that is to become smaller does so first.
-            note_failed_over(&mut s, old + new_len.min(old_len), old_end);
-        }
-        PAGER.after_move(old, old_end);
-        return r;
-    };
-    if flags & MREMAP_FIXED != 0 {
-        debug_assert!(new == target);
-        PAGER.note_unmapped(&mut s, new, new + new_len);
-        // Over managed memory goes a mapping of a file as well, and over one of a file any memory.
-        file_memory::forget(&s, new, new + new_len);
-        if managed.is_none() && file_memory::overlaps(old, old_len) {
-            file_moved(&s, a, new);
-        }
-    }
-    moved(&mut s, a, new)
-}
-
-/// Whether a call that could not resize memory at its place may do so at another. A wrong argument
-/// (EINVAL, EFAULT), a seal (EPERM) or a limit on locked memory (EAGAIN) is in the way wherever the
-/// memory is to go. Taken off the mechanism for such a call, pages that are out would read as zeros
-/// meanwhile.
-fn may_move_after(r: isize) -> bool {
-    r == Errno::ENOMEM.as_return()
-}
-
-/// Whether a move of `[old, end)` moves all of it. Newer kernels (6.17) move several mappings by
-/// one call, leave what lies where the holes come to be, and stop at a mapping that cannot go
-/// along. Others refuse that.
-fn moves_as_one(old: usize, end: usize) -> bool {
-    if PAGER.ranges.overlaps(old, end) { PAGER.ranges.cover(old, end) } else { !has_hole(old, end) }
-}
-
-/// Whether there is no mapping somewhere in `[start, end)`.
-fn has_hole(start: usize, end: usize) -> bool {
-    /// Pages that the kernel is asked for at a time.
-    const PAGES: usize = 512;
-    let mut there = [0u8; PAGES];
-    (start..end).step_by(PAGES * PAGE_SIZE).any(|at| {
-        let pages = ((end - at) / PAGE_SIZE).min(PAGES);
-        program::mincore(at, &mut there[..pages]) == Err(Errno::ENOMEM)
-    })
-}
-
-/// Notes that the kernel has moved or resized the memory, which is at `new`.
-fn moved(s: &mut Locked<'_>, a: Args, new: usize) -> isize {
-    let [old, old_len, new_len, flags, ..] = a;
-    let (old_len, new_len) = (page_ceil(old_len), page_ceil(new_len));
-    PAGER.note_moved(s, old, old_len, new, new_len, flags & MREMAP_DONTUNMAP != 0);
-    grown(s);
-    new as isize
-}
-
 fn brk(wanted: usize) -> isize {
     let mut s = PAGER.enter();
     if wanted < BREAK.load(Ordering::Relaxed) {
@@ -495,80 +297,13 @@ fn brk(wanted: usize) -> isize {
     let r = call!(nr::BRK, wanted);
     let (old, new) = (page_ceil(BREAK.load(Ordering::Relaxed)), page_ceil(r as usize));
     if new > old {
-        let locked = LOCK_FUTURE.load(Ordering::Relaxed) != 0;
+        let locked = lock::holds_for_memory_to_come();
         PAGER.note_mapped(&mut s, old, new, 3, RangeFlags::NONE.with(RangeFlags::LOCKED, locked));
         grown(&mut s);
     } else if new < old {
         PAGER.note_unmapped(&mut s, new, old);
     }
     BREAK.store(r as usize, Ordering::Release);
-    r
-}
-
-/// Whether a call that locks memory brings it in, too. Memory that is locked when it is touched
-/// stays out until then, and flags that the kernel does not know it refuses.
-fn brings_in(number: usize, flags: usize) -> bool {
-    match number {
-        nr::MLOCK => true,
-        nr::MLOCK2 => flags == 0,
-        nr::MLOCKALL => flags & (MCL_CURRENT | MCL_ONFAULT) == MCL_CURRENT,
-        _ => false,
-    }
-}
-
-fn mlock(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
-    let (start, end) = (page_floor(a[0]), page_ceil(a[0].saturating_add(a[1])));
-    let mut s = PAGER.lock_range(start, end);
-    // Resident pages must stay until the others have come: the kernel stops at a missing page, with
-    // the mapping locked.
-    let mark = t.holds().mark();
-    if brings_in(number, a[2]) {
-        t.holds().push(start, end, &raw const s as usize);
-        let (guard, ok) = PAGER.make_resident(s, start, end);
-        s = guard;
-        if !ok {
-            t.holds().pop_to(mark);
-            return Errno::ENOMEM.as_return();
-        }
-    }
-    let r = raw(number, a);
-    t.holds().pop_to(mark);
-    if r == 0 {
-        PAGER.note_flag(start, end, RangeFlags::LOCKED, number != nr::MUNLOCK);
-    }
-    drop(s);
-    r
-}
-
-fn mlockall(flags: usize) -> isize {
-    let mut s = PAGER.lock();
-    if brings_in(nr::MLOCKALL, flags) && ACTIVE.load(Ordering::Acquire) {
-        let (guard, ok) = PAGER.make_resident(s, 0, uzswap::region::ADDRESS_END);
-        s = guard;
-        if !ok {
-            return Errno::EAGAIN.as_return();
-        }
-    }
-    let r = call!(nr::MLOCKALL, flags);
-    if r == 0 {
-        if flags & MCL_CURRENT != 0 {
-            PAGER.note_flag(0, uzswap::region::ADDRESS_END, RangeFlags::LOCKED, true);
-        }
-        let future = if flags & MCL_FUTURE != 0 { flags } else { 0 };
-        LOCK_FUTURE.store(future, Ordering::Relaxed);
-    }
-    drop(s);
-    r
-}
-
-fn munlockall() -> isize {
-    let s = PAGER.lock();
-    let r = call!(nr::MUNLOCKALL);
-    if r == 0 {
-        LOCK_FUTURE.store(0, Ordering::Relaxed);
-        PAGER.note_flag(0, uzswap::region::ADDRESS_END, RangeFlags::LOCKED, false);
-    }
-    drop(s);
     r
 }
 
@@ -613,95 +348,6 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
     use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
-
-    #[test]
-    fn a_child_of_fork_does_not_inherit_that_memory_to_come_is_locked() {
-        let map = || {
-            let a = [0, PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, 0, 0];
-            let at = check(mmap_noted(a, true)).unwrap();
-            let is_locked = PAGER.ranges.find(at).unwrap().flags.has(RangeFlags::LOCKED);
-            assert_eq!(munmap([at, PAGE_SIZE, 0, 0, 0, 0]), 0);
-            is_locked
-        };
-        run::set_settings(uzswap::control::Settings::new());
-        LOCK_FUTURE.store(MCL_FUTURE, Ordering::Relaxed);
-        assert!(map());
-        after_fork_child();
-        assert!(!map());
-    }
-
-    #[test]
-    fn memory_that_is_locked_when_it_is_touched_does_not_come_before() {
-        const MLOCK_ONFAULT: usize = 1;
-        assert!(brings_in(nr::MLOCK, 0) && brings_in(nr::MLOCK2, 0));
-        assert!(brings_in(nr::MLOCK, MLOCK_ONFAULT), "mlock has no flags");
-        assert!(!brings_in(nr::MLOCK2, MLOCK_ONFAULT) && !brings_in(nr::MUNLOCK, 0));
-        let all = |flags| brings_in(nr::MLOCKALL, flags);
-        assert!(all(MCL_CURRENT) && all(MCL_CURRENT | MCL_FUTURE));
-        assert!(!all(MCL_FUTURE) && !all(MCL_CURRENT | MCL_ONFAULT));
-        assert!(!all(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT));
-    }
-
-    #[test]
-    fn memory_that_the_kernel_will_not_move_either_is_not_made_ready_for_that() {
-        const LEN: usize = 2 * PAGE_SIZE;
-        let at = uzswap::sys::mem::map_anonymous(2 * LEN, PROT_READ | PROT_WRITE).unwrap();
-        // Another mapping follows.
-        assert_eq!(call!(nr::MPROTECT, at + LEN, LEN, PROT_READ), 0);
-        let resize = |from, to| call!(nr::MREMAP, at, from, to, 0);
-        assert!(may_move_after(resize(LEN, 2 * LEN)), "it has no room here");
-        assert!(!may_move_after(resize(2 * LEN, 3 * LEN)), "two mappings");
-        assert!(!may_move_after(resize(LEN, 0)), "nothing would be left");
-        assert_eq!(call!(nr::MUNMAP, at, 2 * LEN), 0);
-    }
-
-    #[test]
-    fn mappings_of_files_count_where_they_are_whatever_they_were_moved_over() {
-        const LEN: usize = 2 * PAGE_SIZE;
-        let new = || {
-            let at = uzswap::sys::mem::map_anonymous(LEN, PROT_READ | PROT_WRITE).unwrap();
-            move |is_managed| {
-                let mut s = PAGER.enter();
-                match is_managed {
-                    true => PAGER.note_mapped(&mut s, at, at + LEN, 3, RangeFlags::NONE),
-                    false => reserved::note_file(&s, at, at + LEN),
-                }
-                at
-            }
-        };
-        let (file, memory, other) = (new()(false), new()(true), new()(true));
-        let move_over = |from, to| mremap([from, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0]);
-        assert_eq!(move_over(file, memory), memory as isize);
-        assert!(!overlaps(memory, LEN) && file_memory::overlaps(memory, LEN));
-        assert!(!file_memory::overlaps(file, LEN), "nothing is there any more");
-        assert_eq!(move_over(other, memory), memory as isize);
-        assert!(overlaps(memory, LEN) && !file_memory::overlaps(memory, LEN));
-        assert_eq!(munmap([memory, LEN, 0, 0, 0, 0]), 0);
-        assert!(!overlaps(memory, LEN));
-    }
-
-    #[test]
-    fn memory_that_is_managed_in_part_and_memory_with_holes_is_not_moved() {
-        const LEN: usize = 4 * PAGE_SIZE;
-        let new = || uzswap::sys::mem::map_anonymous(LEN, PROT_READ | PROT_WRITE).unwrap();
-        let note = |at: usize, pages: usize| {
-            let end = at + pages * PAGE_SIZE;
-            PAGER.note_mapped(&mut PAGER.enter(), at, end, 3, RangeFlags::NONE);
-        };
-        let (old, to) = (new(), new());
-        note(old, 2);
-        note(to, 4);
-        let remap = |len| mremap([old, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0]);
-        assert_eq!(remap(LEN), Errno::EFAULT.as_return(), "two pages are not managed");
-        assert!(overlaps(old, PAGE_SIZE) && !overlaps(old + 2 * PAGE_SIZE, PAGE_SIZE));
-        assert_eq!(call!(nr::MUNMAP, old + 2 * PAGE_SIZE, PAGE_SIZE), 0);
-        PAGER.note_unmapped(&mut PAGER.enter(), old, old + LEN);
-        assert_eq!(remap(LEN), Errno::EFAULT.as_return(), "the third page is a hole");
-        assert!(overlaps(to, LEN));
-        assert_eq!(remap(2 * PAGE_SIZE), to as isize);
-        assert!(!overlaps(to, 2 * PAGE_SIZE) && overlaps(to + 2 * PAGE_SIZE, PAGE_SIZE));
-        assert_eq!(munmap([to, LEN, 0, 0, 0, 0]), 0);
-    }
 
     #[test]
     fn over_a_mapping_of_a_file_and_managed_memory_a_segment_is_neither() {

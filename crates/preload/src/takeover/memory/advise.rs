@@ -15,10 +15,10 @@ use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};
 
 use super::super::buffers::copy_in;
-use super::super::owners;
-use super::{
-    ACTIVE, Answer, Args, PAGER, ThreadBlock, activate, call, evictor, has_hole, overlaps, runtime,
-};
+use super::super::{evictor, owners};
+use super::growth::activate;
+use super::remap::has_hole;
+use super::{ACTIVE, Answer, Args, PAGER, ThreadBlock, call, overlaps, runtime};
 
 const WILLNEED: usize = 3;
 const DONTNEED: usize = 4;
