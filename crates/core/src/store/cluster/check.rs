@@ -1,7 +1,8 @@
 //! The checker of clusters.
 
+use super::buffer::BufferState;
 use super::record::State;
-use super::{BufferState, Clusters, MAX_FILES};
+use super::{Clusters, MAX_FILES};
 use crate::store::Store;
 
 impl<S: Store> Clusters<S> {

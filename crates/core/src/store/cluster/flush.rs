@@ -1,7 +1,8 @@
 //! Writing clusters.
 
+use super::buffer::BufferState;
 use super::record::State;
-use super::{BufferState, Clusters, File, LENGTH_BYTES, NONE};
+use super::{Clusters, File, LENGTH_BYTES, NONE};
 use crate::store::seal::{Seal, TAG_BYTES, Use};
 use crate::store::{BLOCK_BYTES, Progress, Queue, Store};
 use crate::sys::{Errno, Result};

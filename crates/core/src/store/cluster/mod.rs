@@ -31,6 +31,7 @@
 //! Nothing here locks: the cache guards the whole of `Clusters` with its own lock. Jobs ([`Flush`],
 //! [`Source`], [`Discard`]) carry all that the I/O needs, and run with that lock released.
 
+mod buffer;
 mod check;
 mod flush;
 mod fork;
@@ -38,22 +39,24 @@ mod fork;
 pub mod model;
 mod places;
 mod record;
+mod source;
 
 use core::ops::Range;
 
 pub use flush::Flush;
 pub use fork::Leash;
 pub use places::Discard;
+pub use source::{Source, blocks_of, sealed_range};
 
 use super::remote::RemoteCounts;
 pub use super::seal::MAX_OBJECT_BYTES;
-use super::seal::{Encryption, NotAuthentic, Seal, TAG_BYTES, Use};
-use super::{BLOCK_BYTES, QUEUE_BUFFERS, ReadQueue, Store};
+use super::seal::{Encryption, Seal, TAG_BYTES};
+use super::{BLOCK_BYTES, QUEUE_BUFFERS, Store};
 use crate::sys::file::{self, Fd};
-use crate::sys::mem::Mapping;
 use crate::sys::{Errno, Result};
+use buffer::{Buffer, BufferState, make_buffers};
 use fork::Snapshots;
-use record::{Cluster, ListName, Records, State};
+use record::{ListName, Records, State};
 
 pub const CLUSTER_BYTES: usize = 64 << 10;
 /// One buffer per flush under way, and one to append to meanwhile.
@@ -73,23 +76,6 @@ pub const NONE: u32 = u32::MAX;
 pub struct Place {
     pub cluster: u32,
     pub offset: u16,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum BufferState {
-    Unused,
-    Open,
-    /// Waits to be written (again).
-    Full,
-    Writing,
-}
-
-/// A cluster in memory.
-struct Buffer {
-    bytes: Mapping,
-    state: BufferState,
-    cluster: u32,
-    used: usize,
 }
 
 /// A file that clusters of ours are in.
@@ -149,69 +135,6 @@ pub enum AppendError {
     Full,
     /// There is no store, or it does not take writes any more.
     Unwritable,
-}
-
-/// One written cluster, to be read from.
-#[derive(Clone)]
-pub struct Source<S> {
-    store: S,
-    seal: Seal,
-    /// The name of the contents, together with the file.
-    pub sequence: u64,
-    salt: u32,
-    pub file: u8,
-    at: u64,
-    /// Blocks that were written.
-    pub blocks: usize,
-}
-
-impl<S: Store> Source<S> {
-    /// Reads some of the cluster's blocks.
-    pub fn read(&self, blocks: Range<usize>, buf: &mut [u8]) -> Result<()> {
-        let at = self.at + (blocks.start * BLOCK_BYTES) as u64;
-        self.store.read(at, &mut buf[..blocks.len() * BLOCK_BYTES])
-    }
-
-    /// Copies of the cluster that can be asked for by themselves.
-    pub fn copies(&self) -> usize {
-        self.store.copies(self.at)
-    }
-
-    /// Reads one copy, as `read` does; `waits`: as patiently, too.
-    pub fn read_copy(
-        &self,
-        copy: usize,
-        waits: bool,
-        blocks: Range<usize>,
-        buf: &mut [u8],
-    ) -> Result<()> {
-        let at = self.at + (blocks.start * BLOCK_BYTES) as u64;
-        self.store.read_copy(copy, waits, at, &mut buf[..blocks.len() * BLOCK_BYTES])
-    }
-
-    /// Starts reading all of the cluster's blocks; false if it cannot be done ahead.
-    pub fn read_ahead(&self, queue: &mut ReadQueue) -> bool {
-        self.store.read_ahead(queue, self.at, self.blocks * BLOCK_BYTES)
-    }
-
-    /// Opens the object whose `sealed` bytes were read from `offset`.
-    pub fn open<'a>(
-        &self,
-        offset: u16,
-        sealed: &'a mut [u8],
-    ) -> core::result::Result<&'a [u8], NotAuthentic> {
-        self.seal.open(Use { sequence: self.sequence, salt: self.salt }, offset, sealed)
-    }
-}
-
-/// The bytes of a cluster in which an object of `len` bytes at `offset` lies, with its tag.
-pub fn sealed_range(offset: u16, len: usize) -> Range<usize> {
-    usize::from(offset)..usize::from(offset) + len + TAG_BYTES
-}
-
-/// The blocks of a cluster in which a range of its bytes lies.
-pub fn blocks_of(bytes: &Range<usize>) -> Range<usize> {
-    bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES)
 }
 
 impl<S: Store> Clusters<S> {
@@ -294,22 +217,6 @@ impl<S: Store> Clusters<S> {
         Ok(Place { cluster: id, offset: start as u16 })
     }
 
-    fn open_buffer(&mut self) -> core::result::Result<usize, AppendError> {
-        let b = self
-            .buffers
-            .iter()
-            .position(|b| b.state == BufferState::Unused)
-            .ok_or(AppendError::Full)?;
-        let id = self.records.allocate().map_err(|_| AppendError::Unwritable)?;
-        *self.records.get_mut(id) =
-            Cluster { state: State::Buffered as u8, buffer: b as u8, ..Cluster::UNUSED };
-        let buffer = &mut self.buffers[b];
-        (buffer.state, buffer.cluster, buffer.used) = (BufferState::Open, id, 0);
-        self.are_buffers_bare = false;
-        self.open = Some(b);
-        Ok(b)
-    }
-
     /// Lets go of an object of `len` bytes.
     pub fn release(&mut self, place: Place, len: usize) {
         let c = self.records.get_mut(place.cluster);
@@ -341,27 +248,6 @@ impl<S: Store> Clusters<S> {
         }
     }
 
-    fn drop_buffer(&mut self, b: usize) {
-        let id = self.buffers[b].cluster;
-        self.empty_buffer(b);
-        self.records.free(id);
-    }
-
-    /// A buffer is not in use any more. Its memory is still there.
-    fn empty_buffer(&mut self, b: usize) {
-        let buffer = &mut self.buffers[b];
-        (buffer.state, buffer.cluster, buffer.used) = (BufferState::Unused, NONE, 0);
-        self.are_buffers_bare = false;
-    }
-
-    /// The object, if it is in memory.
-    pub fn buffered(&self, place: Place, len: usize) -> Option<&[u8]> {
-        let c = self.records.get(place.cluster);
-        let at = usize::from(place.offset);
-        (c.state() == State::Buffered)
-            .then(|| &self.buffers[usize::from(c.buffer)].bytes.as_slice()[at..at + len])
-    }
-
     /// The first of the owner's objects in this cluster.
     pub fn first(&self, id: u32) -> u32 {
         self.records.get(id).first
@@ -369,48 +255,6 @@ impl<S: Store> Clusters<S> {
 
     pub fn set_first(&mut self, id: u32, first: u32) {
         self.records.get_mut(id).first = first;
-    }
-
-    // ---- Reading
-
-    /// The source to read the objects of a cluster from; `None` while they are in memory.
-    pub fn source(&self, cluster: u32) -> Option<Source<S>> {
-        let c = self.records.get(cluster);
-        if c.state() != State::Written {
-            return None;
-        }
-        let f = self.files[usize::from(c.file)].as_ref().expect("a file with objects is open");
-        Some(Source {
-            store: f.store,
-            seal: f.seal.clone(),
-            file: c.file,
-            sequence: c.sequence,
-            salt: c.salt,
-            at: c.at(),
-            blocks: usize::from(c.blocks),
-        })
-    }
-
-    /// How many clusters have been written since `source`.
-    pub fn written_since(&self, source: &Source<S>) -> u64 {
-        self.next_sequence - source.sequence - 1
-    }
-
-    /// Whether `cluster` is still the one that `source` reads from.
-    pub fn is_source(&self, cluster: u32, source: &Source<S>) -> bool {
-        let c = self.records.get(cluster);
-        c.state() == State::Written && (c.sequence, c.file) == (source.sequence, source.file)
-    }
-
-    /// The source of the cluster that was written after this one to the same file, if it is still
-    /// there.
-    pub fn following(&self, cluster: u32) -> Option<Source<S>> {
-        let c = self.records.get(cluster);
-        if c.state() != State::Written || c.next == NONE {
-            return None;
-        }
-        // The link is a hint: by now the record may stand for something else.
-        self.source(c.next).filter(|next| (next.sequence, next.file) == (c.sequence + 1, c.file))
     }
 
     fn close_file(&mut self, i: usize) {
@@ -447,24 +291,6 @@ impl<S: Store> Clusters<S> {
         self.records.memory_bytes() + self.buffers_bytes()
     }
 
-    /// Memory of the buffers alone.
-    pub fn buffers_bytes(&self) -> usize {
-        let in_use = || self.buffers.iter().filter(|b| b.state != BufferState::Unused).count();
-        let buffers = if self.are_buffers_bare { in_use() } else { BUFFERS };
-        buffers * CLUSTER_BYTES
-    }
-
-    /// Gives the memory back of buffers that are not in use.
-    pub fn give_buffers_back(&mut self) {
-        if self.are_buffers_bare {
-            return;
-        }
-        for buffer in self.buffers.iter_mut().filter(|b| b.state == BufferState::Unused) {
-            buffer.bytes.decommit(0..CLUSTER_BYTES);
-        }
-        self.are_buffers_bare = true;
-    }
-
     /// Ids of all records, in any state.
     pub fn ids(&self) -> Range<u32> {
         self.records.ids()
@@ -476,20 +302,6 @@ impl<S: Store> Clusters<S> {
         matches!(c.state(), State::Buffered | State::Written)
             .then_some((u32::from(c.live), c.live_bytes))
     }
-}
-
-/// As many buffers as there can be clusters in memory.
-fn make_buffers() -> Result<[Buffer; BUFFERS]> {
-    let mut buffers = [const { None }; BUFFERS];
-    for b in &mut buffers {
-        *b = Some(Buffer {
-            bytes: Mapping::new(CLUSTER_BYTES)?,
-            state: BufferState::Unused,
-            cluster: NONE,
-            used: 0,
-        });
-    }
-    Ok(buffers.map(|b| b.expect("filled above")))
 }
 
 impl<S: Store> Drop for Clusters<S> {
@@ -511,6 +323,7 @@ mod tests {
     use super::places::SET_ASIDE_MOST;
     use super::*;
     use crate::sys::file::testing;
+    use crate::sys::mem::Mapping;
     use crate::testing::object;
 
     fn clusters() -> (Clusters<MemoryStore>, Queue) {
