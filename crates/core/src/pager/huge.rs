@@ -11,21 +11,21 @@
 //! that everything else (holds, discarding, mremap, fork, the cache) may meet one and see nothing
 //! but pages. Where pages of a stretch go different ways, it is small until all of them are out
 //! again; then the kernel's table of small pages is removed, if this kernel allows it.
-//! `huge_sampling.rs` decides whether a stretch comes whole at all. A huge page that the kernel
-//! splits is never wrong, only slow.
+//! `huge_state.rs` knows which stretches may be huge, and `huge_sampling.rs` decides whether one
+//! comes whole at all. A huge page that the kernel splits is never wrong, only slow.
 
 use core::sync::atomic::{Ordering, fence};
 
 use super::book::swap_entry;
 use super::fill::Serve;
-use super::huge_sampling::{Ended, Evidence, Usage};
-use super::{Active, Locked, Pager, is_data};
+use super::huge_sampling::Usage;
+use super::{Active, Locked, Pager};
 use crate::cache::{LoadError, Origin, Print};
+use crate::control::Counter;
 use crate::control::trace::Kind;
-use crate::control::{Counter, HugePages};
 use crate::latency::FaultKind;
 use crate::region::table::MiddleEntry;
-use crate::region::{Mapped, PageState, Range, RangeFlags};
+use crate::region::{Mapped, PageState, Range};
 use crate::sys::mechanism::{Mover, Next};
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SIZE};
 
@@ -79,87 +79,6 @@ struct HugeFilled {
 }
 
 impl Pager {
-    /// Whether there may be huge pages at all.
-    pub fn makes_huge_pages(&self) -> bool {
-        self.active().is_some_and(|a| a.blocks > 0 && a.huge_pages != HugePages::Never)
-    }
-
-    /// With [`HugePages::Always`], asks the kernel for huge pages in a new range. Unasked, it makes
-    /// a table of small pages for the very fault that is to bring the huge one.
-    pub(super) fn want_huge(&self, active: &Active, range: &Range) {
-        if active.blocks > 0
-            && active.huge_pages == HugePages::Always
-            && !range.flags.has(RangeFlags::NOT_HUGE)
-            && range.len() >= HUGE_BYTES
-        {
-            active.mechanism.want_huge(range.start, range.len());
-        }
-    }
-
-    /// Whether the stretch around `page` is, or may become, a huge page of `range`.
-    pub(super) fn may_be_huge(&self, active: &Active, range: &Range, page: usize) -> bool {
-        let start = page / HUGE_BYTES * HUGE_BYTES;
-        let asked = match active.huge_pages {
-            HugePages::Never => false,
-            HugePages::Madvise => range.flags.has(RangeFlags::HUGE),
-            HugePages::Always => !range.flags.has(RangeFlags::NOT_HUGE),
-        };
-        asked
-            && active.blocks > 0
-            && range.start <= start
-            && start + HUGE_BYTES <= range.end
-            && is_data(range.prot)
-            && !range.flags.has(RangeFlags::UNREGISTERED)
-    }
-
-    /// The start of the huge page of `range` that `addr` is in, if there is one.
-    pub(super) fn huge_page(&self, active: &Active, range: &Range, addr: usize) -> Option<usize> {
-        (self.is_in_huge(addr) && self.may_be_huge(active, range, addr))
-            .then_some(addr / HUGE_BYTES * HUGE_BYTES)
-    }
-
-    /// Whether the stretch around `addr` came as a huge page and all of it is still there, whatever
-    /// has become of its range since.
-    pub(super) fn is_in_huge(&self, addr: usize) -> bool {
-        let is_whole =
-            |m: &MiddleEntry| m.mapped() == Mapped::Huge && m.resident() as usize == HUGE_PAGES;
-        self.table.middle(addr).is_some_and(is_whole)
-    }
-
-    /// Notes that pages around `page` come or go one by one: the kernel has a table of small pages
-    /// there.
-    pub(super) fn note_small(&self, page: usize) {
-        if let Some(m) = self.table.middle(page) {
-            m.set_mapped(Mapped::Small);
-        }
-    }
-
-    /// Notes, when paging begins, the stretches that the kernel has made huge in `range`, whose
-    /// pages were just adopted: they go out whole.
-    pub(super) fn note_huge_ones(&self, active: &Active, range: &Range) {
-        let Some(mechanism) = active.mechanism.as_huge() else { return };
-        self.table.for_each_stretch(range.start, range.end, |start, m| {
-            let is_whole =
-                m.resident() as usize == HUGE_PAGES && self.may_be_huge(active, range, start);
-            if is_whole && mechanism.is_known_huge(start) {
-                m.set_mapped(Mapped::Huge);
-            }
-        });
-    }
-
-    /// Notes, before fork and with the lock held, that all stretches are small: a huge page shared
-    /// with the child is written page by page.
-    pub(super) fn note_all_small(&self) {
-        for i in 0..self.ranges.len() {
-            let range = self.ranges.at(i);
-            self.table.for_each_stretch(range.start, range.end, |_, m| {
-                if m.resident() > 0 {
-                    m.set_mapped(Mapped::Small);
-                }
-            });
-        }
-    }
-
     /// Serves a missing page of `range` with all of the huge page around it, if there is to be one.
     /// `None`: the page comes by itself.
     pub(super) fn serve_huge(
@@ -323,105 +242,6 @@ impl Pager {
         }
     }
 
-    /// Begins to count the pages that come into the stretch at `start`, which has none in memory
-    /// and is about to come page by page.
-    fn begin_probe(&self, s: &mut Locked<'_>, m: &MiddleEntry, start: usize) {
-        let usage = Usage::from_bits(m.usage());
-        m.set_usage(Usage { is_probed: true, is_first: m.occupied() == 0, ..usage }.bits());
-        let ended = s.units.begin_probe(start);
-        self.judge(s, ended);
-    }
-
-    /// Notes that `pages` pages of `range` from `page` on came in, not as a huge page.
-    pub(super) fn note_brought(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        range: &Range,
-        page: usize,
-        pages: usize,
-    ) {
-        let end = page + pages * PAGE_SIZE;
-        self.table.for_each_stretch(page, end, |start, m| {
-            let usage = Usage::from_bits(m.usage());
-            if usage.is_probed {
-                let (at, stop) = (start.max(page), end.min(start + HUGE_BYTES));
-                let ended = s.units.saw(at, (stop - at) / PAGE_SIZE);
-                self.judge(s, ended);
-            } else if m.resident() as usize == HUGE_PAGES && self.may_be_huge(active, range, start)
-            {
-                m.set_usage(s.units.saw_full(usage).bits());
-            }
-        });
-    }
-
-    /// Notes that `pages` pages of `range` from `page` on went out, not as a huge page.
-    pub(super) fn note_taken(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        range: &Range,
-        page: usize,
-        pages: usize,
-    ) {
-        let Some(mechanism) = active.mechanism.as_huge() else { return };
-        self.table.for_each_stretch(page, page + pages * PAGE_SIZE, |start, m| {
-            let usage = Usage::from_bits(m.usage());
-            if m.resident() == 0 {
-                let ended = if usage.is_probed { s.units.end_probe(start) } else { None };
-                self.judge(s, ended);
-            } else if s.units.goes_whole(usage, m.occupied() as usize)
-                && !mechanism.keeps_tables()
-                && self.may_be_huge(active, range, start)
-            {
-                // The whole stretch becomes cold. Otherwise its younger pages would stay when these
-                // go, and pages that are in keep their neighbours from coming back whole.
-                let stretch = start..start + HUGE_BYTES;
-                self.table.for_each_occupied(stretch.start, stretch.end, |_, _, e| e.make_cold());
-            }
-        });
-    }
-
-    fn judge(&self, s: &mut Locked<'_>, ended: Option<Ended>) {
-        let Some(ended) = ended else { return };
-        let Some(m) = self.table.middle(ended.stretch) else { return };
-        let usage = Usage::from_bits(m.usage());
-        if !usage.is_probed {
-            return;
-        }
-        if m.occupied() == 0 {
-            // Its pages were dropped, or mapped anew: pages that were not touched do not count as
-            // useless.
-            return m.set_usage(Usage { is_probed: false, ..usage }.bits());
-        }
-        let (usage, wasted) = s.units.judge(usage, ended.used);
-        m.set_usage(usage.bits());
-        self.add(Counter::HugeWastedPages, wasted);
-    }
-
-    /// Learns from the huge page at `start`, which has gone to the cache.
-    pub(super) fn learn_from_huge(&self, s: &mut Locked<'_>, start: usize, evidence: Evidence) {
-        if let Some(m) = self.table.middle(start) {
-            let (usage, wasted) = s.units.learn(Usage::from_bits(m.usage()), evidence);
-            m.set_usage(usage.bits());
-            self.add(Counter::HugeWastedPages, wasted);
-        }
-    }
-
-    /// How many of `pages` pages from `page` on a window may have: one that reached into a stretch
-    /// that may be huge would make it small.
-    pub(super) fn within_unit(
-        &self,
-        active: &Active,
-        range: &Range,
-        page: usize,
-        pages: usize,
-    ) -> usize {
-        let next = page / HUGE_BYTES * HUGE_BYTES + HUGE_BYTES;
-        let most = (next - page) / PAGE_SIZE;
-        if pages > most && self.may_be_huge(active, range, next) { most } else { pages }
-    }
-
     /// Writes the contents of the huge page at `start` into the kept frame, or into the dock.
     /// `prints` gets the fingerprints of those pages whose copies are to stay, taken while the
     /// pages are still in the processor's cache; it is a buffer of the pager's, as a signal's stack
@@ -547,6 +367,7 @@ mod tests {
 
     use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
     use super::*;
+    use crate::region::RangeFlags;
     use crate::store::testing::Fault;
     use crate::testing::noise;
 

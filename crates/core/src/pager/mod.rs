@@ -19,7 +19,7 @@
 //!   memory is wanted   evict reclaim
 //!   pages come         window serve ahead
 //!   pages go           take guard together age_out sweep sampling
-//!   both ways          fill huge to_cache protection marks
+//!   both ways          fill huge_state huge_usage huge to_cache protection marks
 //!   amounts            timing turn room balance refusal trial frames mappings
 //!   the book           shared accounts size record claim book
 //!   values             active hold stream huge_sampling
@@ -58,6 +58,8 @@ mod guard;
 pub mod hold;
 mod huge;
 mod huge_sampling;
+mod huge_state;
+mod huge_usage;
 mod mapping;
 mod mappings;
 mod marks;
