@@ -15,92 +15,25 @@
 //! kernel's limit by the pool, measured in a *calibration*, a run of its own (round 0) that counts
 //! for nothing else.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::peers::{self, Fence, Kind, Lock, Peer, Plan};
-use super::process::{self, Interrupt};
-use super::record::Out;
+mod arguments;
+mod under;
+
+#[cfg(test)]
+pub use arguments::Peers;
+pub use arguments::{ArmArguments, bytes};
+pub use under::{entering, hear_worker, uzswap};
+pub use uzswap_cli::place::own_path;
+
+use super::peers::{self, Kind, Lock, Peer, Plan};
+use super::process::Interrupt;
+use under::{difference, in_group, own_run, under_uzswap, vmstat, with_fresh_statistics};
 use uzswap_cli::Failure;
 use uzswap_cli::console;
-use uzswap_cli::pages::PAGE_BYTES;
-pub use uzswap_cli::place::own_path;
-use uzswap_cli::size::{self, Size, human};
-
-/// The arguments of every bench with arms.
-#[derive(clap::Args, Debug)]
-pub struct ArmArguments {
-    /// Compare with swap of the kernel (as root): a list of zswap, zram and swap, or none
-    #[arg(long, value_name = "LIST", default_value = "none", value_parser = peer_list)]
-    pub peers: Peers,
-    /// Read-ahead of the kernel's swap, 2^N pages; one arm for each
-    #[arg(
-        long, value_name = "N,...", default_value = "0,3", value_delimiter = ',',
-        value_parser = clap::value_parser!(u32).range(0..=6)
-    )]
-    pub page_cluster: Vec<u32>,
-    /// Runs of each arm, in turn; results are medians
-    #[arg(
-        long, value_name = "N", default_value_t = 3,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
-    pub rounds: u32,
-    /// Lower the kernel's limit by the compressed pool, so that all arms hold the same memory
-    #[arg(long)]
-    pub count_pool: bool,
-    /// Directory for the kernel's swap file
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    swap_directory: PathBuf,
-    #[command(flatten)]
-    pub out: Out,
-}
-
-impl ArmArguments {
-    /// The arguments for uzswap's arm alone.
-    pub fn of_uzswap(rounds: u32, out: Out) -> ArmArguments {
-        ArmArguments {
-            peers: Peers(vec![]),
-            page_cluster: vec![],
-            rounds,
-            count_pool: false,
-            swap_directory: PathBuf::new(),
-            out,
-        }
-    }
-}
-
-/// A parsed `--peers` (a type of its own: clap takes a bare `Vec` for a repeated option).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peers(pub Vec<Kind>);
-
-fn peer_list(text: &str) -> Result<Peers, String> {
-    if text == "none" {
-        return Ok(Peers(vec![]));
-    }
-    let mut peers = Vec::new();
-    for name in text.split(',') {
-        match Kind::ALL.into_iter().find(|kind| kind.name() == name) {
-            Some(kind) if !peers.contains(&kind) => peers.push(kind),
-            Some(_) => return Err(format!("{name} is there twice")),
-            None => return Err(format!("'{name}' is none of zswap, zram, swap")),
-        }
-    }
-    Ok(Peers(peers))
-}
-
-/// A size in bytes, of a page or more.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    match size::parse(text)? {
-        Size::Bytes(bytes) if bytes >= PAGE_BYTES as u64 => Ok(bytes),
-        Size::Bytes(_) => Err("is less than a page".to_string()),
-        Size::MilliPercent(_) => Err("must be a size, not a percentage".to_string()),
-    }
-}
+use uzswap_cli::size::human;
 
 /// One way to hold the limit.
 #[derive(Clone, Debug)]
@@ -330,119 +263,6 @@ impl Bench<'_> {
     }
 }
 
-/// Does the work while the group's statistics are read again and again.
-///
-/// Reclaim decides by them whether active pages may be taken at all, and brings them up to date
-/// every few seconds only. Where all pages of a small group become active in less, it finds nothing
-/// to take and kills, with most of the swap free (seen with Linux 6.18, cgroup v1). Reading them is
-/// what brings them up to date at once: a courtesy to the peers, without which there is often
-/// nothing to compare with.
-fn with_fresh_statistics<T>(group: &Path, work: impl FnOnce() -> T) -> T {
-    const PAUSE: Duration = Duration::from_millis(20);
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                let _ = std::fs::read(group.join("memory.stat"));
-                thread::sleep(PAUSE);
-            }
-        });
-        let result = work();
-        over.store(true, Ordering::Relaxed);
-        result
-    })
-}
-
-/// The beginning of `uzswap run`.
-fn own_run() -> Result<Command, Failure> {
-    let mut command = Command::new(uzswap()?);
-    command.args(["run", "--quiet"]);
-    Ok(command)
-}
-
-fn in_group(
-    limit_bytes: u64,
-    run: &mut Value,
-    work: impl FnOnce(Command, &mut dyn FnMut()) -> Outcome,
-) -> Outcome {
-    let fence = match Fence::put_up(limit_bytes) {
-        Ok(fence) => fence,
-        Err(why) => return Ok(Err(why)),
-    };
-    let mut command = entering(fence.group());
-    command.arg(uzswap()?).args(["run", "--quiet"]);
-    // It may well fit: then its processes are taken over, and that is all.
-    let mut result = under_uzswap(command, "processes", run, work)?;
-    run["limit_bytes"] = limit_bytes.into();
-    if let (Err(why), 1..) = (&mut result, fence.out_of_memory_kills()) {
-        *why = format!("out of memory: {why}");
-    }
-    match fence.put_back() {
-        Ok(()) => Ok(result),
-        Err(failures) => Err(Failure::failed(format!("not put back: {failures}"))),
-    }
-}
-
-/// The beginning of a command line that runs in a memory cgroup.
-pub fn entering(group: &Path) -> Command {
-    let mut command = Command::new("sh");
-    // The shell becomes the program: whatever the program allocates is counted from the first page
-    // on.
-    command.args(["-c", "echo 0 >\"$0\"/cgroup.procs && exec \"$@\""]).arg(group);
-    command
-}
-
-/// The work under `uzswap run`, whose command line has begun. If the counter `sign` is missing or
-/// zero, uzswap was not there.
-fn under_uzswap(
-    mut command: Command,
-    sign: &str,
-    run: &mut Value,
-    work: impl FnOnce(Command, &mut dyn FnMut()) -> Outcome,
-) -> Outcome {
-    let stats = std::env::temp_dir().join(format!("uzswap-bench-{}.json", std::process::id()));
-    command.arg("--stats").arg(&stats).arg("--");
-    let result = work(command, &mut || ());
-    let text = std::fs::read_to_string(&stats).unwrap_or_default();
-    let _ = std::fs::remove_file(&stats);
-    run["stats"] = serde_json::from_str(&text).unwrap_or(Value::Null);
-    let signs = run["stats"]["counters"][sign].as_u64();
-    result.map(|result| match signs {
-        // A run that was not managed measures nothing, however good its figures.
-        Some(0) | None if result.is_ok() => Err("it ran unmanaged".to_string()),
-        _ => result,
-    })
-}
-
-/// The product, which lies beside this command.
-pub fn uzswap() -> Result<PathBuf, Failure> {
-    let own = own_path()?;
-    let path = own.with_file_name("uzswap");
-    match path.is_file() {
-        true => Ok(path),
-        false => Err(Failure::environment(format!(
-            "there is no uzswap beside {}: build it (cargo build --release), or install both in \
-             one folder",
-            own.display()
-        ))),
-    }
-}
-
-/// The work of a process that says one line of JSON while it still holds its memory, see
-/// [`process::one_line`]. The line becomes `worker`.
-pub fn hear_worker(
-    command: &mut Command,
-    interrupt: &Interrupt,
-    look: &mut dyn FnMut(),
-) -> Outcome {
-    let line = process::one_line(command, interrupt, look)?;
-    let parse = |line: String| match serde_json::from_str::<Value>(&line) {
-        Ok(worker) => Ok(Map::from_iter([("worker".to_string(), worker)]).into()),
-        Err(e) => Err(format!("the worker's answer: {e}")),
-    };
-    Ok(line.and_then(parse))
-}
-
 /// The limit at which limit plus pool are `memory`, when a run under `memory` had a pool of
 /// `pool_bytes`.
 fn limit_with_pool(size: u64, memory: u64, pool_bytes: u64) -> u64 {
@@ -451,24 +271,6 @@ fn limit_with_pool(size: u64, memory: u64, pool_bytes: u64) -> u64 {
     let limit = (memory as f64 - share * size as f64) / (1.0 - share);
     let least = memory / 8;
     if limit.is_finite() { (limit as u64).clamp(least, memory) } else { least }
-}
-
-fn vmstat() -> Map<String, Value> {
-    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let pairs = text.lines().filter_map(|line| line.split_once(' '));
-    pairs
-        .filter(|(key, _)| key.starts_with("pswp") || key.starts_with("zswp"))
-        .filter_map(|(key, value)| Some((key.to_string(), value.parse::<u64>().ok()?.into())))
-        .collect()
-}
-
-fn difference(before: &Map<String, Value>, after: &Map<String, Value>) -> Value {
-    let of = |map: &Map<String, Value>, key| map.get(key).and_then(Value::as_u64).unwrap_or(0);
-    after
-        .keys()
-        .map(|key| (key.clone(), (of(after, key) - of(before, key)).into()))
-        .collect::<Map<_, _>>()
-        .into()
 }
 
 /// The runs of an arm that count: no calibrations, no failures.
