@@ -7,17 +7,18 @@ use serde_json::{Map, Value, json};
 use uzswap::control::{Counter, Fold, Mechanism, Notice, Tree};
 use uzswap::latency::{FaultKind, Histogram, upper_ns};
 
+mod notices;
+
 use crate::console;
 use crate::observe::outcome::{Outcome, Told, settings_json};
 use crate::observe::page;
 use crate::observe::sampler::Series;
 use crate::os::{self, How};
 use crate::program::reason;
-use crate::remote::valkey::address::is_one as is_values;
-use crate::settings::{Backing, RunSettings};
 use crate::size::{PAGE_BYTES, grouped, human};
 use crate::whole_file;
 use crate::written;
+use notices::{Over, explain, notice_name, notices};
 
 /// The part of the limit by which a run may pass it without a warning.
 const SLACK_PART: u64 = 64;
@@ -187,141 +188,6 @@ fn summary(numbers: Option<&Numbers>, memory_bytes: u64, last_bytes: Option<u64>
     }
 }
 
-fn notices(tree: &Tree) -> impl Iterator<Item = Notice> {
-    let bits = tree.notices.load(Ordering::Acquire);
-    Notice::ALL.into_iter().filter(move |n| bits & (1 << *n as u32) != 0)
-}
-
-/// How far a run was over its limit at most, and whether that was for pages that nobody took.
-struct Over {
-    bytes: u64,
-    is_refused: bool,
-}
-
-impl Over {
-    /// `None`: it was not.
-    fn of(tree: &Tree, memory_bytes: u64) -> Option<Over> {
-        let peak_bytes = Numbers::of(tree).peak_used_bytes;
-        let bytes = peak_bytes.checked_sub(memory_bytes.max(limit_bytes(tree)))?;
-        (bytes > 0).then(|| Over { bytes, is_refused: tree.total(Counter::EvictionsRefused) > 0 })
-    }
-
-    fn by(over: Option<&Over>) -> String {
-        over.map_or(String::new(), |o| format!(", by {} at most", human(o.bytes)))
-    }
-}
-
-/// Why the limit was not held, and what helps.
-fn explain_over(over: Option<&Over>, settings: &RunSettings) -> String {
-    let (why, how) = match &settings.store {
-        _ if !over.is_some_and(|o| o.is_refused) => {
-            ("what must stay in memory is larger".to_string(), "give it more with --memory")
-        }
-        None => (
-            "there are pages that do not compress, or no longer fit into the pool, and no disk"
-                .to_string(),
-            "choose a directory with --store, or give it more with --memory",
-        ),
-        Some(store) => (
-            format!("neither the pool nor the store in {} took more pages", store.shown()),
-            "free space there, choose another directory with --store, or give it more with \
-             --memory",
-        ),
-    };
-    format!(
-        "the limit of {} could not be held{}: {why}; {how}",
-        human(settings.memory_bytes),
-        Over::by(over)
-    )
-}
-
-/// A notice in one line, with what helps.
-fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Over>) -> String {
-    let because = match errno {
-        0 => String::new(),
-        _ => format!(" ({})", reason(&std::io::Error::from_raw_os_error(errno))),
-    };
-    match notice {
-        Notice::StoreFailed => format!(
-            "the backing store in {} failed{because}; nothing was lost, but pages stay in memory \
-             until it works again: free space there (it is tried now and then, and by 'uzswap \
-             reclaim') or choose another directory with --store",
-            settings.store.as_ref().map_or("(none)".into(), Backing::shown)
-        ),
-        Notice::NoMechanism => format!(
-            "no way to page the program was found{because}, it ran unmanaged: see 'uzswap doctor'"
-        ),
-        Notice::OverLimit => explain_over(over, settings),
-        Notice::TooManyProcesses => format!(
-            "the program ran more than {} processes at a time; the rest ran unmanaged",
-            uzswap::control::MAX_PROCESSES
-        ),
-        Notice::CorruptPage => {
-            "a page came back damaged from the backing store and the program was stopped by \
-             SIGBUS: check the disk, and choose another directory with --store"
-                .to_string()
-        }
-        Notice::Unmanaged => {
-            "a program that was started along the way could not be taken over (setuid, not for \
-             x86-64, in a chroot without the library, or a static or musl one that the library \
-             could not start) and ran unmanaged; its memory is not counted"
-                .to_string()
-        }
-        Notice::PagingEnded => format!(
-            "a process could not be paged any more{because}, having given up rights or /proc: its \
-             memory was brought back and it ran unmanaged from there"
-        ),
-        Notice::Sandboxed => {
-            "a process put itself under a seccomp filter that refuses what paging \
-             needs: its memory was brought back and it ran unmanaged from there"
-                .to_string()
-        }
-        Notice::LoadRefused => format!(
-            "a page could not be read back{because}: something, a sandbox say, refuses the \
-             program's reads of the backing store, and it was stopped by SIGBUS: run it with \
-             --store none"
-        ),
-        Notice::RemoteLost => format!(
-            "a page was on a server that did not answer any more, and the program was stopped by \
-             SIGBUS: see to {}, and {}",
-            settings.store.as_ref().map_or("(none)".into(), Backing::shown),
-            match &settings.store {
-                Some(store) if is_values(&store.shown()) => "take a Cluster with replicas",
-                _ => "name two servers with --copies 2",
-            }
-        ),
-        Notice::RemoteGone => format!(
-            "a server had a page no more that was written to it (it was started again, its keys \
-             were deleted, or a failover lost them), and the program was stopped by SIGBUS: see \
-             to {}",
-            settings.store.as_ref().map_or("(none)".into(), Backing::shown)
-        ),
-        Notice::NotTraced => {
-            format!(
-                "a process had no room for --trace{because}: the trace does not have it; raise \
-                 its limit on address space (ulimit -v)"
-            )
-        }
-    }
-}
-
-fn notice_name(notice: Notice) -> &'static str {
-    match notice {
-        Notice::StoreFailed => "store_failed",
-        Notice::NoMechanism => "no_mechanism",
-        Notice::OverLimit => "over_limit",
-        Notice::TooManyProcesses => "too_many_processes",
-        Notice::CorruptPage => "corrupt_page",
-        Notice::Unmanaged => "unmanaged",
-        Notice::NotTraced => "not_traced",
-        Notice::PagingEnded => "paging_ended",
-        Notice::Sandboxed => "sandboxed",
-        Notice::LoadRefused => "load_refused",
-        Notice::RemoteLost => "remote_lost",
-        Notice::RemoteGone => "remote_gone",
-    }
-}
-
 /// How long the faults of one kind took. Buckets are pairs of the longest time (null: without end)
 /// and the count.
 fn latency_json(histogram: &Histogram) -> Value {
@@ -459,11 +325,12 @@ pub mod tests {
     use super::*;
     use crate::os::ControlBlock;
     use crate::os::End;
+    use crate::settings::{Backing, RunSettings};
     use std::ffi::OsString;
     use std::time::{Duration, SystemTime};
     use uzswap::control::{HugePages, Settings};
 
-    const MIB: u64 = 1 << 20;
+    pub const MIB: u64 = 1 << 20;
 
     #[test]
     fn the_summary_says_what_happened() {
@@ -595,29 +462,5 @@ pub mod tests {
         for counter in Counter::ALL {
             assert!(help.contains(counter.name()) && help.contains(counter.doc()));
         }
-    }
-
-    #[test]
-    fn notices_name_cause_and_remedy_in_one_line() {
-        let settings = settings();
-        for notice in Notice::ALL {
-            let line = explain(notice, libc::ENOSPC, &settings, None);
-            assert!(!line.contains('\n') && line.len() > 40, "{line}");
-        }
-        let line = explain(Notice::StoreFailed, libc::ENOSPC, &settings, None);
-        assert!(
-            line.contains("/var/tmp") && line.contains("no space left") && line.contains("--store"),
-            "{line}"
-        );
-        let over = Over { bytes: 138 * MIB, is_refused: true };
-        let line = explain(Notice::OverLimit, 0, &settings, Some(&over));
-        assert!(
-            line.contains("could not be held, by 138 MiB at most: neither")
-                && line.contains("/var/tmp"),
-            "{line}"
-        );
-        let line =
-            explain(Notice::OverLimit, 0, &RunSettings { store: None, ..settings }, Some(&over));
-        assert!(line.contains("by 138 MiB at most") && line.contains("no disk"), "{line}");
     }
 }
