@@ -194,13 +194,13 @@ impl Own {
     }
 
     fn age_out(&mut self) {
-        let Some(stretch) = self.limbo.claim(DIRECT_PAGES) else { return };
-        for slot in stretch.slot..stretch.slot + stretch.count {
+        let Some(batch) = self.limbo.claim(DIRECT_PAGES) else { return };
+        for slot in batch.slot..batch.slot + batch.count {
             if let Some(page) = self.limbo.page(slot) {
                 self.slots[number(page)] = NO_SLOT;
             }
         }
-        self.limbo.finish(stretch);
+        self.limbo.finish(batch);
         // The tail follows when it is asked for.
         self.limbo.claimed();
     }

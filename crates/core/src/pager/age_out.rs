@@ -15,7 +15,7 @@ use super::to_cache::Aged;
 use super::{Active, Locked, Pager};
 use crate::cache::{Back, Print, SwapEntry};
 use crate::control::Counter;
-use crate::policy::limbo::Stretch;
+use crate::policy::limbo::Batch;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::PageState;
 use crate::sys::mechanism::Mover;
@@ -51,14 +51,14 @@ impl Pager {
         if s.limbo.has_more_in_blocks() {
             return self.age_out_block(s, active);
         }
-        let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
+        let Some(batch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
         if active.mechanism.keeps_frames() {
-            let (freed, refused) = self.age_in_place(&mut s, active, stretch);
+            let (freed, refused) = self.age_in_place(&mut s, active, batch);
             return (s, freed, refused);
         }
         let mut refused = 0;
-        for first in (0..stretch.count).step_by(PART_PAGES) {
-            let (slot, count) = (stretch.slot + first, PART_PAGES.min(stretch.count - first));
+        for first in (0..batch.count).step_by(PART_PAGES) {
+            let (slot, count) = (batch.slot + first, PART_PAGES.min(batch.count - first));
             let mut aged = [Aged::Empty; PART_PAGES];
             let (live, copies) = self.look_at_slots(&s, slot, count);
             drop(s);
@@ -66,7 +66,7 @@ impl Pager {
             s = self.enter();
             refused += self.publish_slots(&mut s, active, slot, &aged[..count]);
         }
-        self.end_batch(s, active, stretch, refused, may_keep)
+        self.end_batch(s, active, batch, refused, may_keep)
     }
 
     /// Which of `count` claimed slots have a page, and the copies that the cache kept of those
@@ -198,36 +198,33 @@ impl Pager {
         &'a self,
         mut s: Locked<'a>,
         active: &Active,
-        stretch: Stretch,
+        batch: Batch,
         refused: usize,
         may_keep: bool,
     ) -> (Locked<'a>, usize, usize) {
-        if may_keep && refused == 0 && self.keeps_frames(&mut s, active, stretch) {
-            return (s, stretch.count - refused, refused);
+        if may_keep && refused == 0 && self.keeps_frames(&mut s, active, batch) {
+            return (s, batch.count - refused, refused);
         }
         // The slots hold no page any more and are still claimed by this thread: their frames go
         // back without the lock.
         drop(s);
-        active.mechanism.release_slots(stretch.slot, stretch.count);
+        active.mechanism.release_slots(batch.slot, batch.count);
         let s = self.enter();
-        s.limbo.finish(stretch);
-        self.count_frames(-(stretch.count as i64));
-        (s, stretch.count - refused, refused)
+        s.limbo.finish(batch);
+        self.count_frames(-(batch.count as i64));
+        (s, batch.count - refused, refused)
     }
 
-    /// Keeps the frames of a published stretch for the next window that comes in, if windows are
+    /// Keeps the frames of a published batch for the next window that comes in, if windows are
     /// coming in.
-    fn keeps_frames(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch) -> bool {
+    fn keeps_frames(&self, s: &mut Locked<'_>, active: &Active, batch: Batch) -> bool {
         const { assert!(BATCH_PAGES <= Mover::FRAMES_MAX) };
-        let keeps = stretch.count >= WINDOW_LEAST_PAGES
+        let keeps = batch.count >= WINDOW_LEAST_PAGES
             && !self.slot().turn.is_paused()
-            && s.limbo.wants_stock(stretch.count)
-            && active
-                .mechanism
-                .as_mover()
-                .is_some_and(|u| u.has_frames(stretch.slot, stretch.count));
+            && s.limbo.wants_stock(batch.count)
+            && active.mechanism.as_mover().is_some_and(|u| u.has_frames(batch.slot, batch.count));
         if keeps {
-            s.limbo.keep_stretch(stretch);
+            s.limbo.keep_batch(batch);
         }
         keeps
     }
@@ -345,16 +342,16 @@ mod tests {
         write(&w, 0..8, 1);
         to_limbo(&w, 8);
         let mut s = pager.enter();
-        let stretch = s.limbo.claim(8).expect("they are in limbo");
-        let (live, copies) = pager.look_at_slots(&s, stretch.slot, 8);
+        let batch = s.limbo.claim(8).expect("they are in limbo");
+        let (live, copies) = pager.look_at_slots(&s, batch.slot, 8);
         drop(s);
         let mut aged = [Aged::Empty; 8];
-        let _ = pager.give_slots_to_cache(active, stretch.slot, &live[..8], &copies, &mut aged);
+        let _ = pager.give_slots_to_cache(active, batch.slot, &live[..8], &copies, &mut aged);
         write(&w, [2], 7);
         w.discard(5, 1);
         let mut s = pager.enter();
-        assert_eq!(pager.publish_slots(&mut s, active, stretch.slot, &aged), 0);
-        let (s, freed, _) = pager.end_batch(s, active, stretch, 0, false);
+        assert_eq!(pager.publish_slots(&mut s, active, batch.slot, &aged), 0);
+        let (s, freed, _) = pager.end_batch(s, active, batch, 0, false);
         drop(s);
         assert_eq!((freed, pager.limbo_pages()), (8, 0), "all frames go");
         assert_eq!([state(&w, 2), state(&w, 5)], [PageState::Resident, PageState::None]);

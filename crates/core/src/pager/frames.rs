@@ -2,15 +2,15 @@
 //! for the next huge page. They count as limbo's until they are given back to the kernel.
 
 use super::{Active, Locked, Pager};
-use crate::policy::limbo::Stretch;
+use crate::policy::limbo::Batch;
 use crate::sys::HUGE_PAGES;
 
 impl Pager {
-    /// Gives the frames of a stretch of the stock back to the kernel. Returns whether there was
+    /// Gives the frames of a batch of the stock back to the kernel. Returns whether there was
     /// one.
     pub(super) fn give_stock_back(&self, s: &mut Locked<'_>, active: &Active) -> bool {
-        let Some(stretch) = s.limbo.take_stock(usize::MAX) else { return false };
-        self.release_stretch(s, active, stretch, true);
+        let Some(batch) = s.limbo.take_stock(usize::MAX) else { return false };
+        self.release_batch(s, active, batch, true);
         true
     }
 
@@ -25,19 +25,19 @@ impl Pager {
         true
     }
 
-    /// Frees a stretch without pages. `has_frames`: not all of its frames went to the program.
-    pub(super) fn release_stretch(
+    /// Frees a batch without pages. `has_frames`: not all of its frames went to the program.
+    pub(super) fn release_batch(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-        stretch: Stretch,
+        batch: Batch,
         has_frames: bool,
     ) {
         if has_frames {
-            active.mechanism.release_slots(stretch.slot, stretch.count);
+            active.mechanism.release_slots(batch.slot, batch.count);
         }
-        s.limbo.finish(stretch);
-        self.count_frames(-(stretch.count as i64));
+        s.limbo.finish(batch);
+        self.count_frames(-(batch.count as i64));
     }
 
     /// Frees a block without pages, and its frame.
@@ -107,9 +107,9 @@ mod tests {
     fn slots_whose_frames_are_the_programs_now_are_free_without_a_call_of_the_kernel() {
         let w = world();
         let mut s = w.pager.enter();
-        let stretch = s.limbo.take_stock(PAGES).expect("the window's");
-        w.pager.release_stretch(&mut s, w.active(), stretch, false);
-        assert!(w.fake().has_frames(stretch.slot, stretch.count), "nobody has asked for them");
+        let batch = s.limbo.take_stock(PAGES).expect("the window's");
+        w.pager.release_batch(&mut s, w.active(), batch, false);
+        assert!(w.fake().has_frames(batch.slot, batch.count), "nobody has asked for them");
         assert!(s.limbo.peek_free(1).is_some() && s.limbo.in_use() == HUGE_PAGES);
         assert_eq!(w.pager.limbo_pages(), HUGE);
     }

@@ -11,7 +11,7 @@ use super::huge_sampling::Evidence;
 use super::to_cache::Aged;
 use super::{Active, Locked, PROT_WRITE, Pager, is_data};
 use crate::control::Counter;
-use crate::policy::limbo::Stretch;
+use crate::policy::limbo::Batch;
 use crate::region::{PageEntry, Range};
 use crate::sys::mechanism::{Next, Taken};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
@@ -106,7 +106,7 @@ impl Pager {
 
     /// Slots of limbo for `run` pages, or for fewer. `None`: limbo is full.
     #[inline]
-    fn free_slots(&self, s: &mut Locked<'_>, active: &Active, run: usize) -> Option<Stretch> {
+    fn free_slots(&self, s: &mut Locked<'_>, active: &Active, run: usize) -> Option<Batch> {
         loop {
             match s.limbo.peek_free(run) {
                 Some(slots) => return Some(slots),
@@ -140,7 +140,7 @@ impl Pager {
         addr: usize,
         run: usize,
         free: usize,
-        slots: Stretch,
+        slots: Batch,
         cold: bool,
     ) -> Taken {
         let take = || match free {

@@ -52,7 +52,7 @@ impl Pager {
             && range.is_swept()
     }
 
-    /// Brings in up to `pages` stored pages from `page` on, in the frames of a stretch of the
+    /// Brings in up to `pages` stored pages from `page` on, in the frames of a batch of the
     /// stock.
     pub(super) fn serve_window(
         &self,
@@ -62,29 +62,29 @@ impl Pager {
         pages: usize,
     ) -> Serve {
         let mechanism = active.mechanism.as_mover().expect("asked");
-        let stretch = s.limbo.take_stock(pages).expect("there is a stock");
-        let pages = pages.min(stretch.count);
+        let batch = s.limbo.take_stock(pages).expect("there is a stock");
+        let pages = pages.min(batch.count);
         let mut loads = [None; BATCH_PAGES];
         for (i, load) in loads[..pages].iter_mut().enumerate() {
             let PageState::Stored(raw) = self.state_of(page + i * PAGE_SIZE) else {
                 unreachable!("a window is stored")
             };
-            self.table.word(page + i * PAGE_SIZE, |_, e| e.begin_load((stretch.slot + i) as u64));
+            self.table.word(page + i * PAGE_SIZE, |_, e| e.begin_load((batch.slot + i) as u64));
             *load = Some(Load { entry: swap_entry(raw), print: None });
         }
         let (loaded, kind, error) =
-            s.unlocked(|| load_all(active, mechanism, stretch.slot, &mut loads[..pages]));
+            s.unlocked(|| load_all(active, mechanism, batch.slot, &mut loads[..pages]));
         let Moved { in_order, brought, frames } =
-            self.move_window(s, active, mechanism, page, stretch.slot, &loads[..loaded]);
+            self.move_window(s, active, mechanism, page, batch.slot, &loads[..loaded]);
         // A thread that has claimed the page meanwhile brings it, and may have freed its entry
         // before its word says so.
-        let is_lost = loaded == 0 && self.is_loading(page, stretch.slot) && self.is_free(s, page);
+        let is_lost = loaded == 0 && self.is_loading(page, batch.slot) && self.is_free(s, page);
         for i in 0..pages {
             if let Some(e) = self.table.get(page + i * PAGE_SIZE) {
-                e.end_load((stretch.slot + i) as u64);
+                e.end_load((batch.slot + i) as u64);
             }
         }
-        self.release_stretch(s, active, stretch, frames < stretch.count);
+        self.release_batch(s, active, batch, frames < batch.count);
         self.recount_own();
         self.count_loaded(brought);
         match error {
@@ -238,7 +238,7 @@ mod tests {
         let served = serve(&w, 8, 24);
         assert!(matches!(served, Serve::Done(24, FaultKind::PoolLoad)));
         w.check();
-        assert!(w.pager.limbo_pages() <= limbo - 24, "the stretch of the stock is used up");
+        assert!(w.pager.limbo_pages() <= limbo - 24, "the batch of the stock is used up");
         assert!(w.pager.used_pages() <= used, "nothing more is used");
         let mut thread = w.thread();
         for page in 0..PAGES {
@@ -254,8 +254,8 @@ mod tests {
     fn what_another_thread_changed_meanwhile_is_left_alone() {
         let w = world();
         let mut s = w.pager.enter();
-        let stretch = s.limbo.take_stock(24).expect("there is a stock");
-        let slot = stretch.slot;
+        let batch = s.limbo.take_stock(24).expect("there is a stock");
+        let slot = batch.slot;
         for i in 0..24 {
             w.pager.table.word(w.at(8 + i), |_, e| e.begin_load((slot + i) as u64));
         }
@@ -271,7 +271,7 @@ mod tests {
         for i in 0..24 {
             w.pager.table.get(w.at(8 + i)).inspect(|e| e.end_load((slot + i) as u64));
         }
-        w.pager.release_stretch(&mut s, w.active(), stretch, true);
+        w.pager.release_batch(&mut s, w.active(), batch, true);
         drop(s);
         w.check();
     }

@@ -1,23 +1,24 @@
 //! Limbo: the second chance of a page, and the only access bit there is without privilege.
 //!
-//! A ring of slots in the order in which pages came in. Entering takes a stretch of slots at the
-//! head, ageing out claims a batch at the tail. A page that is touched, unmapped or moved leaves
-//! its slot dead; the slot is reused when the tail has passed and its frame was given back.
+//! A ring of slots in the order in which pages came in. Entering takes a *batch* of slots, one
+//! after the other, at the head; ageing out claims a batch at the tail. A page that is touched,
+//! unmapped or moved leaves its slot dead; the slot is reused when the tail has passed and its
+//! frame was given back.
 //!
 //! ```text
 //!     freed        claimed            ready                     free
 //!   ...........|==========|#######.####.##########|..............
 //!            tail       claim                    head             (positions count up for ever; slot = position % len)
 //! ```
-//! When the pages of a claimed stretch are in the cache, its frames need not go back to the kernel.
-//! A few such stretches are the *stock*: windows of stored pages are loaded into them, and moved to
+//! When the pages of a claimed batch are in the cache, its frames need not go back to the kernel.
+//! A few such batches are the *stock*: windows of stored pages are loaded into them, and moved to
 //! the program with their frames. The tail cannot pass the stock, so the stock is small, and is
 //! given up before it gets old.
 //!
 //! Huge pages have blocks of slots behind the ring's, each for one of them, aged out in the order
 //! in which they came.
 //!
-//! All methods need the pager's lock, except that a claimed stretch belongs to its claimer until
+//! All methods need the pager's lock, except that a claimed batch belongs to its claimer until
 //! `finish`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +45,7 @@ const BLOCK_CLAIMED: u64 = u64::MAX;
 const BLOCK_KEPT: u64 = u64::MAX - 1;
 /// Frames of huge pages kept at most.
 const KEPT_FRAMES_MAX: usize = 2;
-/// The most stretches in stock. After one was asked for, so many of the next stretches may go into
+/// The most batches in stock. After one was asked for, so many of the next batches may go into
 /// the stock, and no more: a stock that nobody uses holds memory.
 const STOCK_MAX: usize = 4;
 const WANTED_MAX: u32 = 8;
@@ -60,18 +61,21 @@ pub struct Limbo {
     blocks: [u64; BLOCKS_MAX],
     blocks_len: usize,
     blocks_came: u64,
-    /// The stretches in stock, the oldest first.
-    stock: [Option<Stretch>; STOCK_MAX],
+    /// The batches in stock, the oldest first.
+    stock: [Option<Batch>; STOCK_MAX],
     wanted: u32,
 }
 
-/// A stretch of consecutive slots.
+/// Consecutive slots of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stretch {
+pub struct Batch {
     pub position: u64,
     pub slot: usize,
     pub count: usize,
 }
+
+/// A batch, as `pager/protection.rs` still calls it.
+pub type Stretch = Batch;
 
 impl Default for Limbo {
     fn default() -> Self {
@@ -162,20 +166,20 @@ impl Limbo {
         self.stock.iter().flatten().map(|s| s.count).sum()
     }
 
-    /// Notes that a window could use a stretch with frames.
+    /// Notes that a window could use a batch with frames.
     pub fn want_stock(&mut self) {
         self.wanted = WANTED_MAX;
     }
 
-    /// Whether a claimed stretch of `count` is to be kept rather than given back.
+    /// Whether a claimed batch of `count` is to be kept rather than given back.
     pub fn wants_stock(&self, count: usize) -> bool {
         self.wanted > 0
             && self.stock[STOCK_MAX - 1].is_none()
             && self.stock_slots() + count <= self.slots as usize / 4
     }
 
-    /// Keeps a claimed stretch, all of whose slots have frames and no pages.
-    pub fn keep_stretch(&mut self, s: Stretch) {
+    /// Keeps a claimed batch, all of whose slots have frames and no pages.
+    pub fn keep_batch(&mut self, s: Batch) {
         self.wanted = self.wanted.saturating_sub(1);
         let place = self.stock.iter().position(Option::is_none).expect("asked");
         self.stock[place] = Some(s);
@@ -185,21 +189,21 @@ impl Limbo {
         self.stock[0].is_some()
     }
 
-    /// Takes up to `most` slots of the oldest stretch of the stock that has as many, or of the
+    /// Takes up to `most` slots of the oldest batch of the stock that has as many, or of the
     /// largest: they are the caller's, as if it had claimed them, until `finish`. The rest of that
-    /// stretch stays if it is large enough for a window.
-    pub fn take_stock(&mut self, most: usize) -> Option<Stretch> {
+    /// batch stays if it is large enough for a window.
+    pub fn take_stock(&mut self, most: usize) -> Option<Batch> {
         let counts = || self.stock.iter().map_while(|s| s.map(|s| s.count));
         let largest = counts().max()?;
         let i = counts().position(|count| count >= most.min(largest)).expect("one is the largest");
         let s = self.stock[i].take().expect("it was counted");
         if s.count.saturating_sub(most) >= WINDOW_LEAST_PAGES {
-            self.stock[i] = Some(Stretch {
+            self.stock[i] = Some(Batch {
                 position: s.position + most as u64,
                 slot: s.slot + most,
                 count: s.count - most,
             });
-            return Some(Stretch { count: most, ..s });
+            return Some(Batch { count: most, ..s });
         }
         self.stock[i..].rotate_left(1);
         Some(s)
@@ -317,12 +321,12 @@ impl Limbo {
     }
 
     /// Up to `want` consecutive free slots (none wraps around), which are not taken yet.
-    pub fn peek_free(&mut self, want: usize) -> Option<Stretch> {
+    pub fn peek_free(&mut self, want: usize) -> Option<Batch> {
         self.advance_tail();
         let free = self.slots - (self.head - self.tail);
         let to_wrap = self.slots - self.head % self.slots;
         let count = (want as u64).min(free).min(to_wrap) as usize;
-        (count > 0).then(|| Stretch {
+        (count > 0).then(|| Batch {
             position: self.head,
             slot: (self.head % self.slots) as usize,
             count,
@@ -342,7 +346,7 @@ impl Limbo {
 
     /// Takes all slots that `peek_free` returned, for pages from `addr` on whose frames are on
     /// their way. No thread claims the slots before `arrive`.
-    pub fn expect(&mut self, s: Stretch, addr: usize, to_store: bool) {
+    pub fn expect(&mut self, s: Batch, addr: usize, to_store: bool) {
         debug_assert!(s.position == self.head);
         self.take(s.count, addr, to_store);
         (0..s.count).for_each(|i| _ = self.of_slot(s.slot + i).fetch_or(COMING, Ordering::AcqRel));
@@ -350,7 +354,7 @@ impl Limbo {
 
     /// Notes that the first `came` of the expected frames are there. The other slots are free
     /// again, or dead if younger ones follow. Returns how many slots stay in use.
-    pub fn arrive(&mut self, s: Stretch, came: usize) -> usize {
+    pub fn arrive(&mut self, s: Batch, came: usize) -> usize {
         (0..came).for_each(|i| _ = self.of_slot(s.slot + i).fetch_and(!COMING, Ordering::AcqRel));
         (came..s.count).for_each(|i| self.kill(s.slot + i));
         if self.head == s.position + s.count as u64 {
@@ -366,11 +370,11 @@ impl Limbo {
     }
 
     /// Claims up to `want` of the oldest slots.
-    pub fn claim(&mut self, want: usize) -> Option<Stretch> {
+    pub fn claim(&mut self, want: usize) -> Option<Batch> {
         let to_wrap = self.slots - self.claim % self.slots;
         let most = (want as u64).min(self.head - self.claim).min(to_wrap);
         let count = (0..most).take_while(|i| !self.is_coming(self.claim + i)).count();
-        let s = Stretch { position: self.claim, slot: (self.claim % self.slots) as usize, count };
+        let s = Batch { position: self.claim, slot: (self.claim % self.slots) as usize, count };
         self.claim += count as u64;
         (count > 0).then_some(s)
     }
@@ -399,15 +403,15 @@ impl Limbo {
         self.of_slot(slot).store(DEAD, Ordering::Release);
     }
 
-    /// Frees a claimed stretch, which has given its frames back.
-    pub fn finish(&self, s: Stretch) {
+    /// Frees a claimed batch, which has given its frames back.
+    pub fn finish(&self, s: Batch) {
         for i in 0..s.count as u64 {
             self.owner(s.position + i).store(FREED, Ordering::Release);
         }
     }
 
     /// Ends, in the child after fork, the claims of threads that do not exist there, and the stock.
-    /// Calls `release` for stretches whose frames may still be there though no page is.
+    /// Calls `release` for batches whose frames may still be there though no page is.
     pub fn after_fork_child(&mut self, mut release: impl FnMut(usize, usize)) {
         self.claim = self.tail;
         self.stock = [None; STOCK_MAX];
@@ -433,7 +437,7 @@ impl Limbo {
                 && self.head - self.tail <= self.slots
         );
         let in_claim =
-            |s: &Stretch| self.tail <= s.position && s.position + s.count as u64 <= self.claim;
+            |s: &Batch| self.tail <= s.position && s.position + s.count as u64 <= self.claim;
         assert!(self.stock.iter().flatten().all(in_claim));
     }
 }
@@ -547,19 +551,19 @@ mod tests {
     fn the_stock_is_kept_while_it_is_asked_for() {
         let mut l = Limbo::new();
         l.init(64, 0).unwrap();
-        let stretch = |l: &mut Limbo, n: usize| {
+        let batch = |l: &mut Limbo, n: usize| {
             let free = l.peek_free(n).unwrap();
             l.take(free.count, 0x1000, false);
             l.claim(n).unwrap()
         };
-        let a = stretch(&mut l, 4);
+        let a = batch(&mut l, 4);
         assert!(!l.wants_stock(a.count), "nobody has asked");
         l.want_stock();
         assert!(l.wants_stock(a.count) && l.claimed() == 4);
         assert!(!l.wants_stock(17), "more than a quarter of the ring");
-        l.keep_stretch(a);
-        let b = stretch(&mut l, 6);
-        l.keep_stretch(b);
+        l.keep_batch(a);
+        let b = batch(&mut l, 6);
+        l.keep_batch(b);
         l.check();
         assert_eq!((l.claimed(), l.has_stock()), (0, true));
         assert_eq!((l.take_stock(1), l.claimed()), (Some(a), 4), "the rest is not worth it");
@@ -567,20 +571,20 @@ mod tests {
         assert_eq!((l.take_stock(64), l.take_stock(64), l.claimed()), (Some(b), None, 6));
         l.finish(b);
         assert_eq!((l.claimed(), l.has_stock(), l.in_use()), (0, false, 0));
-        let whole = stretch(&mut l, 16);
-        l.keep_stretch(whole);
+        let whole = batch(&mut l, 16);
+        l.keep_batch(whole);
         let (part, rest) = (l.take_stock(6).unwrap(), l.take_stock(6).unwrap());
         assert_eq!(
             (part, rest.slot, rest.count),
-            (Stretch { count: 6, ..whole }, whole.slot + 6, 10)
+            (Batch { count: 6, ..whole }, whole.slot + 6, 10)
         );
         l.finish(rest);
         assert_eq!(l.claimed(), 6);
         l.finish(part);
         assert_eq!((l.claimed(), l.has_stock(), l.in_use()), (0, false, 0));
-        let (small, large) = (stretch(&mut l, 4), stretch(&mut l, 8));
-        l.keep_stretch(small);
-        l.keep_stretch(large);
+        let (small, large) = (batch(&mut l, 4), batch(&mut l, 8));
+        l.keep_batch(small);
+        l.keep_batch(large);
         assert_eq!(
             (l.take_stock(8), l.take_stock(8)),
             (Some(large), Some(small)),
@@ -590,9 +594,9 @@ mod tests {
         l.finish(large);
         l.want_stock();
         for i in 0..WANTED_MAX {
-            let s = stretch(&mut l, 1);
+            let s = batch(&mut l, 1);
             assert!(l.wants_stock(s.count), "{i}");
-            l.keep_stretch(s);
+            l.keep_batch(s);
             if i as usize % STOCK_MAX == STOCK_MAX - 1 {
                 assert!(!l.wants_stock(s.count), "full");
                 while let Some(s) = l.take_stock(64) {
