@@ -163,10 +163,10 @@ pub struct State {
 }
 
 impl State {
-    /// Whether some thread has a part of limbo in hand, or pages that leave together: memory is
+    /// Whether some thread drains a part of limbo, or has pages that leave together: memory is
     /// about to be freed.
-    fn is_claimed(&mut self) -> bool {
-        self.limbo.claimed() > 0 || self.lone.are_leaving()
+    fn is_draining(&mut self) -> bool {
+        self.limbo.draining() > 0 || self.lone.are_leaving()
     }
 }
 
