@@ -8,8 +8,8 @@ use uzswap::sys::nr;
 use super::ioctl;
 use super::records::Id;
 use super::shapes::Arg::*;
-use super::shapes::Extent::*;
 use super::shapes::Kind;
+use super::shapes::Length::*;
 use super::shapes::Number::*;
 use super::shapes::{Args, NO_POINTERS, args, only};
 

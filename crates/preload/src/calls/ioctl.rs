@@ -7,7 +7,7 @@
 
 use super::records::Id;
 use super::shapes::Arg::{self, *};
-use super::shapes::Extent::*;
+use super::shapes::Length::*;
 use super::shapes::Number::Just;
 
 /// The argument's shape.

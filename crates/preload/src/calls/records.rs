@@ -6,8 +6,8 @@
 //! x86-64 ABI.
 
 use super::shapes::Arg::{self, *};
-use super::shapes::Extent::*;
 use super::shapes::Kind;
+use super::shapes::Length::*;
 use super::shapes::Number::{self, *};
 
 /// The largest record, in bytes: so much is copied to the stack to look at it.

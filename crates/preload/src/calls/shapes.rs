@@ -14,7 +14,7 @@
 //!                               walk.rs  hold(address, length, In | Out | Keep), once for each range
 //! ```
 //!
-//! Vocabulary: an argument is an [`Arg`]; a range of memory has an [`Extent`]; an extent that
+//! Vocabulary: an argument is an [`Arg`]; a range of memory has a [`Length`]; a length that
 //! depends on another argument names it by a [`Number`]. A struct with pointers in it is a record,
 //! which is nothing but a call whose arguments lie in memory: its fields are `Arg`s, and its
 //! numbers are byte offsets in the struct instead of argument positions.
@@ -84,7 +84,7 @@ pub enum Number {
 
 /// The length of a range, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Extent {
+pub enum Length {
     /// Always this many.
     Fixed(u16),
     /// As many as the number says.
@@ -111,9 +111,9 @@ pub enum Extent {
 pub enum Arg {
     /// A number, or an address that the kernel does not follow. Also: nothing.
     Int,
-    In(Extent),
-    Out(Extent),
-    Keep(Extent),
+    In(Length),
+    Out(Length),
+    Keep(Length),
     /// A path or name, up to its NUL, 4096 bytes at most.
     Str,
     /// A string that may be longer (a program's argument, a module's parameters).

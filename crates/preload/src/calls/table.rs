@@ -11,8 +11,8 @@ use uzswap::sys::nr;
 use super::records::Id;
 use super::shapes::Arg::*;
 use super::shapes::Disposition::*;
-use super::shapes::Extent::*;
 use super::shapes::Kind;
+use super::shapes::Length::*;
 use super::shapes::Number::*;
 use super::shapes::{Shape, args};
 

@@ -113,7 +113,7 @@ fn every_call_of_this_kernel_version_has_a_row() {
 #[test]
 fn fields_lie_in_their_records() {
     use super::records::{Field, LAYOUTS, MAX_BYTES};
-    use super::shapes::{Arg, Extent, Number};
+    use super::shapes::{Arg, Length, Number};
     let offset = |number: Number| match number {
         Number::U64(at) | Number::U32(at) | Number::I32(at) | Number::U16(at) | Number::U8(at) => {
             at as usize
@@ -122,13 +122,13 @@ fn fields_lie_in_their_records() {
         Number::At(_) => panic!("a record has no pointers to numbers"),
     };
     let number_of = |arg: Arg| match arg {
-        Arg::In(extent) | Arg::Out(extent) | Arg::Keep(extent) => match extent {
-            Extent::Fixed(_) => 0,
-            Extent::Len(n) | Extent::AtMost(_, n) | Extent::Head(_, n) | Extent::Array(_, n) => {
+        Arg::In(length) | Arg::Out(length) | Arg::Keep(length) => match length {
+            Length::Fixed(_) => 0,
+            Length::Len(n) | Length::AtMost(_, n) | Length::Head(_, n) | Length::Array(_, n) => {
                 offset(n)
             }
-            Extent::Bits(n) | Extent::Descriptors(n) => offset(n),
-            Extent::PerPage(n) | Extent::Struct(n) => offset(n),
+            Length::Bits(n) | Length::Descriptors(n) => offset(n),
+            Length::PerPage(n) | Length::Struct(n) => offset(n),
         },
         Arg::Iov(_, n) | Arg::RemoteIov(_, n) | Arg::Sized(_, n) => offset(n),
         Arg::Records(_, n) | Arg::RecordPointers(_, n) => offset(n),
@@ -203,7 +203,7 @@ fn a_call_that_is_not_known_is_left_alone() {
 
 #[test]
 fn a_row_knows_which_arguments_point() {
-    use super::shapes::{Arg::*, Extent::Fixed, NO_POINTERS, Shape, args, only, pointers};
+    use super::shapes::{Arg::*, Length::Fixed, NO_POINTERS, Shape, args, only, pointers};
     assert_eq!(pointers(&NO_POINTERS), 0);
     assert_eq!(pointers(&args(&[Int, Str, Int, Out(Fixed(1))])), 0b1010);
     assert_eq!(pointers(&only(5, Strings)), 0b10_0000);

@@ -14,7 +14,7 @@ use uzswap::sys::PAGE_SIZE;
 use super::commands;
 use super::records::{Field, Id, MAX_BYTES};
 pub use super::shapes::Kind;
-use super::shapes::{self, Arg, Args, Extent, Number};
+use super::shapes::{self, Arg, Args, Length, Number};
 
 /// The most bytes that the kernel moves in one piece (MAX_RW_COUNT).
 pub const MAX_HOLD_BYTES: usize = 0x7fff_f000;
@@ -112,8 +112,8 @@ fn walk_args<M: Visit>(shape: &Args, pointers: u8, args: &[usize; 6], mem: &mut 
         let numbers = Numbers::OfCall(args);
         match arg {
             // The arguments of nearly every call take a short cut.
-            Arg::Out(extent) => hold_extent(mem, addr, extent, Kind::Out, numbers),
-            Arg::In(extent) => hold_extent(mem, addr, extent, Kind::In, numbers),
+            Arg::Out(length) => hold_range(mem, addr, length, Kind::Out, numbers),
+            Arg::In(length) => hold_range(mem, addr, length, Kind::In, numbers),
             _ => visit(mem, arg, addr, numbers),
         }
     }
@@ -165,9 +165,9 @@ fn visit<M: Visit>(mem: &mut M, arg: Arg, addr: usize, numbers: Numbers<'_>) {
     }
     match arg {
         Arg::Int => {}
-        Arg::In(extent) => hold_extent(mem, addr, extent, Kind::In, numbers),
-        Arg::Out(extent) => hold_extent(mem, addr, extent, Kind::Out, numbers),
-        Arg::Keep(extent) => hold_extent(mem, addr, extent, Kind::Keep, numbers),
+        Arg::In(length) => hold_range(mem, addr, length, Kind::In, numbers),
+        Arg::Out(length) => hold_range(mem, addr, length, Kind::Out, numbers),
+        Arg::Keep(length) => hold_range(mem, addr, length, Kind::Keep, numbers),
         Arg::Str => {
             string(mem, addr, MAX_STR_BYTES);
         }
@@ -204,23 +204,23 @@ fn visit<M: Visit>(mem: &mut M, arg: Arg, addr: usize, numbers: Numbers<'_>) {
 
 /// Holds the memory to which one pointer points directly.
 #[inline(always)]
-fn hold_extent<M: Visit>(
+fn hold_range<M: Visit>(
     mem: &mut M,
     addr: usize,
-    extent: Extent,
+    length: Length,
     kind: Kind,
     numbers: Numbers<'_>,
 ) {
-    let len = match extent {
-        Extent::Fixed(bytes) => bytes as usize,
-        Extent::Len(len) => numbers.get(mem, len),
-        Extent::AtMost(most, len) => numbers.get(mem, len).min(most as usize),
-        Extent::Head(bytes, len) => numbers.get(mem, len).saturating_add(bytes as usize),
-        Extent::Array(bytes, count) => numbers.get(mem, count).saturating_mul(bytes as usize),
-        Extent::Bits(count) => set_bytes(numbers.get(mem, count)),
-        Extent::Descriptors(count) => set_bytes(numbers.get(mem, count).min(MAX_DESCRIPTORS)),
-        Extent::PerPage(len) => numbers.get(mem, len).div_ceil(PAGE_SIZE),
-        Extent::Struct(size) => numbers.get(mem, size).min(PAGE_SIZE),
+    let len = match length {
+        Length::Fixed(bytes) => bytes as usize,
+        Length::Len(len) => numbers.get(mem, len),
+        Length::AtMost(most, len) => numbers.get(mem, len).min(most as usize),
+        Length::Head(bytes, len) => numbers.get(mem, len).saturating_add(bytes as usize),
+        Length::Array(bytes, count) => numbers.get(mem, count).saturating_mul(bytes as usize),
+        Length::Bits(count) => set_bytes(numbers.get(mem, count)),
+        Length::Descriptors(count) => set_bytes(numbers.get(mem, count).min(MAX_DESCRIPTORS)),
+        Length::PerPage(len) => numbers.get(mem, len).div_ceil(PAGE_SIZE),
+        Length::Struct(size) => numbers.get(mem, size).min(PAGE_SIZE),
     };
     hold(mem, addr, len, kind);
 }

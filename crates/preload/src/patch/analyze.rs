@@ -68,7 +68,7 @@ pub fn analyze(image: &Image) -> Analysis {
     while i < candidates.len() {
         let found = functions.as_ref().and_then(|functions| {
             let n = functions.at_or_below(candidates[i])?;
-            Some((functions, n, extent(functions, n, functions.get(n)?, candidates[i])?))
+            Some((functions, n, containing(functions, n, functions.get(n)?, candidates[i])?))
         });
         let Some((functions, index, function)) = found else {
             unknown.push(candidates[i]);
@@ -95,7 +95,7 @@ pub fn analyze(image: &Image) -> Analysis {
 
 /// The function, which may have to reach up to the next one to contain `candidate`: `clone` ends
 /// its entry just before the instruction, because in the child the caller's frame does not exist.
-fn extent(
+fn containing(
     functions: &Functions,
     index: usize,
     function: Function,
