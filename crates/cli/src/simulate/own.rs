@@ -44,7 +44,7 @@ pub struct Own {
     slots: Vec<u32>,
     was_touched: Vec<bool>,
     /// Of every page that is not resident: it was taken as the end of the trail.
-    was_behind: Vec<bool>,
+    was_from_trail: Vec<bool>,
     hand: usize,
     trail: Trail,
     came_back: usize,
@@ -97,7 +97,7 @@ impl Own {
             heat: vec![Heat::COLD; lives],
             slots: vec![NO_SLOT; lives],
             was_touched: vec![false; lives],
-            was_behind: vec![false; lives],
+            was_from_trail: vec![false; lives],
             hand: 0,
             trail: Trail::new(),
             came_back: 0,
@@ -184,12 +184,12 @@ impl Own {
     }
 
     /// A resident page goes into limbo, if there is a slot.
-    fn take(&mut self, page: usize, behind: bool) -> bool {
+    fn take(&mut self, page: usize, from_trail: bool) -> bool {
         let Some(free) = self.limbo.peek_free(1) else { return false };
         self.limbo.take(1, address(page), false);
         self.slots[page] = free.slot as u32;
         self.resident.clear(page);
-        self.was_behind[page] = behind;
+        self.was_from_trail[page] = from_trail;
         true
     }
 
@@ -216,13 +216,13 @@ impl Policy for Own {
                 self.limbo.kill(slot);
                 self.slots[i] = NO_SLOT;
                 self.heat[i] = Heat::HOT;
-                self.came_back += usize::from(!self.was_behind[i]);
+                self.came_back += usize::from(!self.was_from_trail[i]);
             }
             Place::Out => {
                 self.make_room();
                 let was_touched = std::mem::replace(&mut self.was_touched[i], true);
                 self.heat[i] = if was_touched { Heat::WARM } else { Heat::COLD };
-                self.came_back += usize::from(was_touched && !self.was_behind[i]);
+                self.came_back += usize::from(was_touched && !self.was_from_trail[i]);
                 if was_touched && let Some(window) = self.stream.miss(i, batch_pages(self.limit)) {
                     self.trail.follow(window, self.limit);
                 }

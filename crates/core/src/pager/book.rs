@@ -189,7 +189,7 @@ impl Pager {
     /// Counts a page that is about to be mapped again, if it was the hand that took it.
     #[inline]
     fn note_return(&self, e: &PageEntry) {
-        if !e.was_taken_behind() {
+        if !e.was_from_trail() {
             self.came_back.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -322,13 +322,14 @@ impl Pager {
         addr: usize,
         run: usize,
         first_slot: usize,
-        behind: bool,
+        from_trail: bool,
     ) -> usize {
         let mut owned = 0;
         for i in 0..run {
             owned += self.is_shared(addr + i * PAGE_SIZE) as usize;
-            self.table
-                .word(addr + i * PAGE_SIZE, |_, e| e.enter_limbo((first_slot + i) as u64, behind));
+            self.table.word(addr + i * PAGE_SIZE, |_, e| {
+                e.enter_limbo((first_slot + i) as u64, from_trail)
+            });
         }
         self.count_owned(owned);
         fence(Ordering::SeqCst);

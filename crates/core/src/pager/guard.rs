@@ -179,7 +179,7 @@ impl Pager {
         s: &mut Locked<'_>,
         active: &Active,
         leaving: &Leaving,
-        behind: bool,
+        from_trail: bool,
     ) -> usize {
         let mut gone = 0;
         for &page in leaving.as_slice() {
@@ -188,7 +188,7 @@ impl Pager {
                 continue;
             };
             self.unguard(s, active, &range, page, false);
-            let (taken, _) = self.take_run(s, active, page, 1, behind);
+            let (taken, _) = self.take_run(s, active, page, 1, from_trail);
             if taken.pages == 0 && taken.next == Next::End {
                 // Limbo is full: the rest is for the next time.
                 break;

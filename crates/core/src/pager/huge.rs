@@ -305,7 +305,7 @@ impl Pager {
         s: &mut Locked<'_>,
         active: &Active,
         start: usize,
-        behind: bool,
+        from_trail: bool,
     ) -> Option<usize> {
         let range = self.ranges.find(start).filter(Range::is_swept);
         let is_there = range.is_some_and(|r| self.huge_page(active, &r, start).is_some());
@@ -329,7 +329,7 @@ impl Pager {
         });
         let mut taken = 0;
         if may_go {
-            each(0, &|i, e| e.enter_limbo((slot + i) as u64, behind));
+            each(0, &|i, e| e.enter_limbo((slot + i) as u64, from_trail));
             fence(Ordering::SeqCst);
             if self.holds.is_held(start, start + HUGE_BYTES) {
                 each(0, &|_, e| e.refuse_limbo(true));

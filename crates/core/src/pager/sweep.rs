@@ -55,7 +55,7 @@ pub(super) struct Victims {
     guarded: Leaving,
     pub lone: Found,
     /// The picked pages are the end of the trail.
-    behind: bool,
+    from_trail: bool,
     /// Pages in all, and words looked at.
     pages: usize,
     looked: usize,
@@ -71,7 +71,7 @@ impl Victims {
             runs_len: 0,
             guarded: Leaving::new(),
             lone: Found::new(wants_lone),
-            behind: false,
+            from_trail: false,
             pages: 0,
             looked: 0,
             is_full: false,
@@ -87,7 +87,7 @@ impl Victims {
     /// Adds a run that is to leave together with others that lie alone. False: those found so far
     /// have to leave first.
     #[inline]
-    fn push_lone(&mut self, addr: usize, run: usize, behind: bool) -> bool {
+    fn push_lone(&mut self, addr: usize, run: usize, from_trail: bool) -> bool {
         if !self.lone.reaches(addr, run) {
             // The pages found so far leave together if they are enough. If not, they leave as runs.
             if self.lone.is_enough() {
@@ -95,7 +95,7 @@ impl Victims {
             }
             self.lone_as_runs();
         }
-        self.lone.push(addr, run, behind);
+        self.lone.push(addr, run, from_trail);
         self.pages += run;
         true
     }
@@ -134,7 +134,7 @@ impl Pager {
         run_most: usize,
     ) -> Swept {
         self.pick_of_trail(s, active, v, run_most);
-        v.behind = v.pages > 0;
+        v.from_trail = v.pages > 0;
         let by_hand = v.pages == 0;
         if by_hand {
             let want =
@@ -156,17 +156,18 @@ impl Pager {
     /// Lets the victims leave that do not leave together, each in its way.
     fn take_victims(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims) -> Swept {
         let mut swept = Swept { looked: v.looked, ..Swept::default() };
-        let behind = v.behind;
+        let from_trail = v.from_trail;
         for i in 0..v.runs_len {
             let Victim { addr, pages, is_huge } = v.runs[i];
             if is_huge {
-                let Some(n) = self.take_huge(s, active, addr, behind) else { break };
+                let Some(n) = self.take_huge(s, active, addr, from_trail) else { break };
                 swept.taken += n;
                 continue;
             }
             let (mut at, end) = (addr, addr + pages * PAGE_SIZE);
             while at < end {
-                let (n, held_to) = self.take_run(s, active, at, (end - at) >> PAGE_SHIFT, behind);
+                let (n, held_to) =
+                    self.take_run(s, active, at, (end - at) >> PAGE_SHIFT, from_trail);
                 swept.taken += n.pages;
                 if n.pages == 0 && n.next == Next::End {
                     // Limbo is full: the rest is for the next time.
@@ -188,7 +189,7 @@ impl Pager {
         mut swept: Swept,
     ) -> Swept {
         if self.may_be_pinned() {
-            swept.taken += self.move_leaving(s, active, &v.guarded, v.behind);
+            swept.taken += self.move_leaving(s, active, &v.guarded, v.from_trail);
             return swept;
         }
         swept.dropped = self.drop_leaving(s, active, &mut v.guarded);
@@ -206,7 +207,7 @@ impl Pager {
         most: usize,
     ) -> (Swept, usize) {
         let mut v = Victims::new(false);
-        v.behind = true;
+        v.from_trail = true;
         let next = self.pick_in(s, active, run, run.start, &mut v, (most, most), true);
         let swept = self.take_victims(s, active, &mut v);
         self.add(Counter::Evictions, swept.taken as u64);
@@ -271,7 +272,7 @@ impl Pager {
     }
 
     /// Picks pages of one range from `start` on until there are `want`. The last run of them may
-    /// have `run_most` pages. `behind`: the range is of the trail. Returns where to go on.
+    /// have `run_most` pages. `from_trail`: the range is of the trail. Returns where to go on.
     #[expect(clippy::too_many_arguments, reason = "a step of the two above")]
     fn pick_in(
         &self,
@@ -281,12 +282,12 @@ impl Pager {
         start: usize,
         v: &mut Victims,
         (want, run_most): (usize, usize),
-        behind: bool,
+        from_trail: bool,
     ) -> usize {
         use crate::region::table::LEAF_BYTES;
         let generation = self.generation();
         let goes = |e: &PageEntry| {
-            !e.is_refused(generation) && if behind { e.may_go_behind() } else { e.cool() }
+            !e.is_refused(generation) && if from_trail { e.may_leave_trail() } else { e.cool() }
         };
         let mut addr = start;
         while addr < range.end && !v.is_enough(want) {
@@ -330,7 +331,7 @@ impl Pager {
             // A page that leaves later must not leave with a huge page before that.
             let may_wait = !self.is_shared(addr) && is_data(range.prot) && !self.is_in_huge(addr);
             if may_wait && v.lone.is_wanted() && run <= ALONE_MAX {
-                if !v.push_lone(addr, run, behind) {
+                if !v.push_lone(addr, run, from_trail) {
                     return addr;
                 }
             } else {

@@ -40,7 +40,7 @@ impl Pager {
         active: &Active,
         addr: usize,
         run: usize,
-        behind: bool,
+        from_trail: bool,
     ) -> (Taken, usize) {
         const STUCK: (Taken, usize) = (Taken { pages: 0, next: Next::Stuck }, 0);
         let has_units = active.mechanism.has_units();
@@ -63,7 +63,7 @@ impl Pager {
         };
         let run = slots.count;
         let ends = (addr, addr + run * PAGE_SIZE);
-        let announce = || self.announce(s, addr, run, slots.slot, behind);
+        let announce = || self.announce(s, addr, run, slots.slot, from_trail);
         let owned = self.with_borders(s, active, ends, announce);
         let (free, held_to) = self.before_holds(addr, run);
         let t = self.move_to_limbo(s, active, addr, run, free, slots, shared);

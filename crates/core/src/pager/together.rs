@@ -68,13 +68,13 @@ pub(super) const LONE_RUNS_MAX: usize = ENOUGH;
 pub(super) struct Found {
     is_wanted: bool,
     pages: Leaving,
-    behind: bool,
+    from_trail: bool,
 }
 
 impl Found {
     /// `is_wanted`: the sweep looks for pages that lie alone.
     pub fn new(is_wanted: bool) -> Found {
-        Found { is_wanted, pages: Leaving::new(), behind: false }
+        Found { is_wanted, pages: Leaving::new(), from_trail: false }
     }
 
     pub fn is_wanted(&self) -> bool {
@@ -100,8 +100,8 @@ impl Found {
         self.pages.first().is_none_or(|first| addr + run * PAGE_SIZE - first <= SPAN_BYTES)
     }
 
-    pub fn push(&mut self, addr: usize, run: usize, behind: bool) {
-        self.behind = behind;
+    pub fn push(&mut self, addr: usize, run: usize, from_trail: bool) {
+        self.from_trail = from_trail;
         (0..run).for_each(|i| self.pages.push(addr + i * PAGE_SIZE));
     }
 
@@ -222,7 +222,7 @@ impl Pager {
     fn take_lone(&self, s: &mut Locked<'_>, active: &Active, found: &Found) -> usize {
         let mut taken = 0;
         for (addr, run) in found.runs() {
-            let (t, _) = self.take_run(s, active, addr, run, found.behind);
+            let (t, _) = self.take_run(s, active, addr, run, found.from_trail);
             taken += t.pages;
             if t.pages == 0 && t.next == Next::End {
                 break;
@@ -362,7 +362,8 @@ impl Pager {
             match *aged {
                 Aged::Stored(entry) if leaves => {
                     let stamp = self.stamp(going.count());
-                    self.table.word(*page, |_, e| e.leave_to(entry.to_bits(), stamp, found.behind));
+                    self.table
+                        .word(*page, |_, e| e.leave_to(entry.to_bits(), stamp, found.from_trail));
                     going.push(*page);
                 }
                 Aged::Zero if leaves => {

@@ -16,7 +16,7 @@
 //! have the memory. Touches are not seen, so the hand tries the rest of memory. While most of the
 //! pages that it takes there come back, the rest is in use, and the trail is on. The hand still
 //! takes one page in [`SHARE`], so that a change is noticed. A page's word says which of the two
-//! took it (`PageEntry::was_taken_behind`).
+//! took it (`PageEntry::was_from_trail`).
 
 use super::WINDOW_LEAST_PAGES;
 

@@ -50,7 +50,7 @@ const HEAT_MASK: u64 = ((1 << Heat::BITS) - 1) << HEAT_SHIFT;
 const STUCK: u64 = 1 << 5;
 /// The page was taken as the end of a trail: see `enter_limbo`. The bit is that of [`STUCK`], which
 /// is for resident pages only.
-const BEHIND: u64 = STUCK;
+const FROM_TRAIL: u64 = STUCK;
 const SHARED: u64 = 1 << 6;
 /// The entry field is that of a copy kept by the cache (resident pages and pages in limbo).
 const KEPT: u64 = 1 << 7;
@@ -180,12 +180,12 @@ impl PageEntry {
         self.word() & (STATE_MASK | GUARDED | LEAVING) == 1 | GUARDED | LEAVING
     }
 
-    /// The page that leaves was stored. `stamp`: when. `behind`: see `enter_limbo`.
-    pub fn leave_to(&self, entry: u64, stamp: u64, behind: bool) {
+    /// The page that leaves was stored. `stamp`: when. `from_trail`: see `enter_limbo`.
+    pub fn leave_to(&self, entry: u64, stamp: u64, from_trail: bool) {
         self.expect(self.is_leaving(), "leave");
         debug_assert!(entry >> ENTRY_BITS == 0);
-        let behind = if behind { BEHIND } else { 0 };
-        self.set(3, behind, slot_of_time(stamp), entry << ENTRY_SHIFT);
+        let from_trail = if from_trail { FROM_TRAIL } else { 0 };
+        self.set(3, from_trail, slot_of_time(stamp), entry << ENTRY_SHIFT);
     }
 
     /// The page that leaves is nowhere any more: all of it is zero.
@@ -319,11 +319,11 @@ impl PageEntry {
         self.set(1, heat(Heat::WARM), 0, 0);
     }
 
-    /// The sweep takes the page out into a staging slot. `behind`: as the end of a trail, which the
-    /// word goes on to say.
-    pub fn enter_limbo(&self, slot: u64, behind: bool) {
+    /// The sweep takes the page out into a staging slot. `from_trail`: as the end of a trail, which
+    /// the word goes on to say.
+    pub fn enter_limbo(&self, slot: u64, from_trail: bool) {
         self.expect(self.is_resident() && !self.is_guarded(), "enter limbo");
-        self.set(2, if behind { BEHIND } else { 0 }, slot, self.copy_bits());
+        self.set(2, if from_trail { FROM_TRAIL } else { 0 }, slot, self.copy_bits());
     }
 
     /// The page was to enter limbo but could not be taken out: it stays where it was. `stuck`: do
@@ -357,7 +357,7 @@ impl PageEntry {
     pub fn store(&self, entry: u64) {
         self.expect(matches!(self.state(), PageState::Limbo(_)) && self.copy().is_none(), "store");
         debug_assert!(entry >> ENTRY_BITS == 0);
-        self.set(3, self.word() & BEHIND, 0, entry << ENTRY_SHIFT);
+        self.set(3, self.word() & FROM_TRAIL, 0, entry << ENTRY_SHIFT);
     }
 
     /// The stored page was loaded and mapped.
@@ -440,15 +440,15 @@ impl PageEntry {
 
     /// The trail's end comes to a resident page. True: it may be evicted now. One that has proved
     /// useful stays.
-    pub fn may_go_behind(&self) -> bool {
+    pub fn may_leave_trail(&self) -> bool {
         let w = self.word();
         debug_assert!(w & STATE_MASK == 1);
         w & STUCK == 0 && Heat::from_bits(w >> HEAT_SHIFT) <= Heat::WARM
     }
 
     /// Whether a page in limbo or stored was taken as the end of a trail, not by the hand.
-    pub fn was_taken_behind(&self) -> bool {
-        self.word() & BEHIND != 0
+    pub fn was_from_trail(&self) -> bool {
+        self.word() & FROM_TRAIL != 0
     }
 
     /// Makes a resident page cold, so that the next sweep takes it.
@@ -510,20 +510,20 @@ mod tests {
         let p = new();
         p.touch_first();
         p.enter_limbo(5, true);
-        assert!(p.was_taken_behind());
+        assert!(p.was_from_trail());
         p.store(9);
-        assert!(p.was_taken_behind());
+        assert!(p.was_from_trail());
         p.begin_load(7);
-        assert!(p.was_taken_behind() && p.is_loading(7));
+        assert!(p.was_from_trail() && p.is_loading(7));
         p.load();
-        assert!(p.may_go_behind() && !p.cool(), "a stuck page would not go");
+        assert!(p.may_leave_trail() && !p.cool(), "a stuck page would not go");
         p.enter_limbo(6, true);
         p.refuse_limbo(true);
-        assert!(!p.may_go_behind(), "stuck, for a round");
+        assert!(!p.may_leave_trail(), "stuck, for a round");
         p.enter_limbo(5, false);
-        assert!(!p.was_taken_behind());
+        assert!(!p.was_from_trail());
         p.leave_limbo();
-        assert!(!p.may_go_behind(), "it has proved useful");
+        assert!(!p.may_leave_trail(), "it has proved useful");
     }
 
     #[test]
@@ -619,7 +619,7 @@ mod tests {
         assert!(p.is_leaving());
         p.leave_to(9, 3, true);
         assert_eq!((p.state(), p.dropped_at()), (PageState::Stored(9), Some(3)));
-        assert!(p.was_taken_behind());
+        assert!(p.was_from_trail());
         p.stay();
         assert!(p.is_writable() && !p.cool() && p.cool(), "not asked again in this round");
         p.begin_to_leave();
