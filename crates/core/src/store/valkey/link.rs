@@ -15,7 +15,7 @@ use crate::sys::{Errno, Result};
 
 /// Requests whose replies are on their way, or not taken: two writes and a discard of a process;
 /// `uzswap run` sends as many as fit.
-pub const WINDOW: usize = 16;
+pub const PIPELINE_DEPTH: usize = 16;
 
 const ENOTCONN: Errno = Errno(107);
 const ECONNRESET: Errno = Errno(104);
@@ -147,7 +147,7 @@ pub struct Link {
     /// Requests so far, and those whose replies have come.
     sent: u64,
     answered: u64,
-    requests: [Request; WINDOW],
+    requests: [Request; PIPELINE_DEPTH],
 }
 
 impl Link {
@@ -160,7 +160,7 @@ impl Link {
             incoming: Incoming::new(),
             sent: 0,
             answered: 0,
-            requests: [Request::new(Manner { is_asking: false, wait_ms: 0 }); WINDOW],
+            requests: [Request::new(Manner { is_asking: false, wait_ms: 0 }); PIPELINE_DEPTH],
         }
     }
 
@@ -245,7 +245,7 @@ impl Link {
         if !self.is_open {
             return Err(Failure::Broken(ENOTCONN));
         }
-        if self.sent - self.answered == WINDOW as u64 {
+        if self.sent - self.answered == PIPELINE_DEPTH as u64 {
             return Err(self.broken(EPROTO));
         }
         let asking: &[u8] = if manner.is_asking { b"*1\r\n$6\r\nASKING\r\n" } else { b"" };
@@ -253,7 +253,7 @@ impl Link {
             socket::send(self.fd, part, patience).map_err(|e| self.broken(e))?;
         }
         let number = self.sent;
-        self.requests[number as usize % WINDOW] = Request::new(manner);
+        self.requests[number as usize % PIPELINE_DEPTH] = Request::new(manner);
         self.sent += 1;
         Ok(Ticket { number, epoch: self.epoch })
     }
@@ -306,7 +306,7 @@ impl Link {
         if self.answered == self.sent {
             return Err(self.broken(EPROTO));
         }
-        if self.requests[self.answered as usize % WINDOW].take(reply) {
+        if self.requests[self.answered as usize % PIPELINE_DEPTH].take(reply) {
             self.answered += 1;
         }
         Ok(true)
@@ -326,8 +326,8 @@ impl Link {
             if of.number < self.answered {
                 // So many requests were sent since that this one is forgotten: the caller asks too
                 // late.
-                let is_kept = self.sent - of.number <= WINDOW as u64;
-                let outcome = self.requests[of.number as usize % WINDOW].outcome;
+                let is_kept = self.sent - of.number <= PIPELINE_DEPTH as u64;
+                let outcome = self.requests[of.number as usize % PIPELINE_DEPTH].outcome;
                 return Some(if is_kept { Ok(outcome) } else { Err(Failure::Broken(EPROTO)) });
             }
             match self.reply(waits, patience) {
@@ -536,8 +536,8 @@ mod tests {
         let send = |link: &mut Link| {
             link.send(&command, Manner::default(), &mut Patience::new(PATIENCE_NS))
         };
-        let tickets = [(); WINDOW].map(|()| send(&mut link).unwrap());
-        (0..WINDOW).for_each(|i| write!(server, ":{i}\r\n").unwrap());
+        let tickets = [(); PIPELINE_DEPTH].map(|()| send(&mut link).unwrap());
+        (0..PIPELINE_DEPTH).for_each(|i| write!(server, ":{i}\r\n").unwrap());
         let said = |n| Some(Ok(Outcome { said: Ok(n), copies: None }));
         for i in [15, 0, 7] {
             assert_eq!(link.result(tickets[i], true, patience), said(i as i64));
@@ -546,7 +546,7 @@ mod tests {
         let late = Some(Err(Failure::Broken(EPROTO)));
         assert_eq!(link.result(tickets[0], false, patience), late, "its place is the next one's");
         assert_eq!(link.result(tickets[1], false, patience), said(1));
-        (1..WINDOW).for_each(|_| _ = send(&mut link).unwrap());
+        (1..PIPELINE_DEPTH).for_each(|_| _ = send(&mut link).unwrap());
         assert_eq!(send(&mut link), Err(Failure::Broken(EPROTO)));
         // No reply that comes now is to one of these.
         assert_eq!(link.result(next, true, patience), Some(Err(Failure::Broken(ECONNRESET))));

@@ -1,7 +1,7 @@
 //! Commands that neither read nor write values, but delete or renew them, one or many at a time;
 //! and the questions of `uzswap run` to nodes.
 
-use super::link::{Failure, Link, Manner, WINDOW};
+use super::link::{Failure, Link, Manner, PIPELINE_DEPTH};
 use super::map::slot_of;
 use super::resp::{Address, Complaint, Outgoing};
 use super::{Node, Valkey};
@@ -94,7 +94,7 @@ impl Valkey {
         patience: &mut Patience,
     ) -> u64 {
         let (mut done, mut breaks) = (0, 0);
-        let mut batches = units.chunks(WINDOW);
+        let mut batches = units.chunks(PIPELINE_DEPTH);
         while let Some(batch) = batches.next() {
             // Half of what is left at most: there are other nodes.
             let mut part = patience.at_most(self.try_ns().min(patience.left_ns() / 2));
@@ -125,8 +125,8 @@ impl Valkey {
         node: &Node,
         units: &[Placed],
         patience: &mut Patience,
-    ) -> [Option<core::result::Result<i64, Complaint>>; WINDOW] {
-        let (mut tickets, mut said) = ([None; WINDOW], [None; WINDOW]);
+    ) -> [Option<core::result::Result<i64, Complaint>>; PIPELINE_DEPTH] {
+        let (mut tickets, mut said) = ([None; PIPELINE_DEPTH], [None; PIPELINE_DEPTH]);
         let mut link = node.writes.lock();
         if self.open(node, &mut link, 1, patience).is_ok() {
             for (ticket, (_, unit)) in tickets.iter_mut().zip(units) {
