@@ -100,7 +100,7 @@ impl Pager {
         }
         let usage = Usage::from_bits(m.usage());
         let is_in_block = !was_small && matches!(self.state_of(start), PageState::Limbo(_));
-        if !is_in_block && !s.units.may_come_whole(usage, m.occupied() as usize) {
+        if !is_in_block && !s.huge_sampling.may_come_whole(usage, m.occupied() as usize) {
             if !usage.is_probed {
                 self.begin_probe(s, m, start);
             }
@@ -113,7 +113,7 @@ impl Pager {
             _ if !self.has_room_for_huge(s) => {
                 return Some(Serve::NeedRoom(HUGE_PAGES as i64));
             }
-            Contents::Stored if s.units.is_probe(usage, keeps_tables) => {
+            Contents::Stored if s.huge_sampling.is_probe(usage, keeps_tables) => {
                 self.begin_probe(s, m, start);
                 return None;
             }
@@ -517,7 +517,7 @@ mod tests {
         write(&mut thread, 0);
         w.page_out();
         // Other stretches were found to be dense, so this one may come whole.
-        w.pager.enter().units.judge(Usage::default(), HUGE_PAGES);
+        w.pager.enter().huge_sampling.judge(Usage::default(), HUGE_PAGES);
         let store = w.store.expect("asked for");
         store.set_fault(Fault::From(4));
         assert!(matches!(serve(&w, 0), Some(Serve::Changed)));

@@ -156,7 +156,7 @@ impl Probe {
 }
 
 /// A process's knowledge, under the pager's lock.
-pub struct Units {
+pub struct Sampling {
     back: Score,
     first: Score,
     probes: [Probe; PROBES_MAX],
@@ -170,9 +170,9 @@ pub struct Units {
     last_used: usize,
 }
 
-impl Units {
-    pub const fn new() -> Units {
-        Units {
+impl Sampling {
+    pub const fn new() -> Sampling {
+        Sampling {
             back: Score::OPEN,
             first: Score::FULL,
             probes: [Probe::NONE; PROBES_MAX],
@@ -322,7 +322,7 @@ mod tests {
 
     /// A program as the pager sees it: stretches that all come and go, of which `used` pages are
     /// touched. Returns for each of `rounds` comings whether it was whole.
-    fn run(u: &mut Units, usages: &mut [Usage], rounds: usize, used: usize) -> Vec<bool> {
+    fn run(u: &mut Sampling, usages: &mut [Usage], rounds: usize, used: usize) -> Vec<bool> {
         let mut whole = Vec::new();
         for i in 0..rounds {
             let n = i % usages.len();
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_is_used_as_a_whole_soon_comes_whole() {
-        let (mut u, mut usages) = (Units::new(), [Usage::default(); 40]);
+        let (mut u, mut usages) = (Sampling::new(), [Usage::default(); 40]);
         let whole = run(&mut u, &mut usages, 400, HUGE_PAGES);
         assert!(!whole[0] && whole[1], "{whole:?}");
         assert!(count(&whole[100..]) >= 290, "{}", count(&whole[100..]));
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn what_is_used_page_by_page_soon_comes_so() {
-        let (mut u, mut usages) = (Units::new(), [Usage::default(); 40]);
+        let (mut u, mut usages) = (Sampling::new(), [Usage::default(); 40]);
         assert_eq!(count(&run(&mut u, &mut usages, 400, 3)), 0);
         // It comes whole again once it is used so.
         let whole = run(&mut u, &mut usages, 400, 500);
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn some_that_are_sparse_do_not_make_the_others_so() {
         let (mut u, mut dense, mut sparse) =
-            (Units::new(), [Usage::default(); 20], [Usage::default(); 20]);
+            (Sampling::new(), [Usage::default(); 20], [Usage::default(); 20]);
         let mut whole = (0, 0);
         for _ in 0..50 {
             whole.0 += count(&run(&mut u, &mut dense, 20, HUGE_PAGES));
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn first_touches_are_whole_until_most_of_them_stay_zero() {
-        let mut u = Units::new();
+        let mut u = Sampling::new();
         let first = Usage { is_first: true, ..Usage::default() };
         let evidence = |zeros| Evidence { pages: HUGE_PAGES, zeros, ..Evidence::default() };
         assert!(u.may_come_whole(Usage::default(), 0));
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn what_was_written_all_over_needs_no_probe() {
-        let mut u = Units::new();
+        let mut u = Sampling::new();
         u.judge(Usage::default(), HUGE_PAGES);
         let evidence = |changed| Evidence { pages: HUGE_PAGES, zeros: 0, copies: 16, changed };
         let (known, _) = u.learn(Usage::default(), evidence(16));
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn what_was_wasted_is_what_probes_did_not_use() {
-        let (mut u, dense) = (Units::new(), Usage { dense: Some(true), ..Usage::default() });
+        let (mut u, dense) = (Sampling::new(), Usage { dense: Some(true), ..Usage::default() });
         u.judge(dense, HUGE_PAGES);
         let came = (0..3).filter(|_| !u.is_probe(dense, false)).count() as u64;
         assert_eq!(
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn what_is_never_out_as_a_whole_may_come_to_be() {
-        let (mut u, mut usage) = (Units::new(), Usage::default());
+        let (mut u, mut usage) = (Sampling::new(), Usage::default());
         for _ in 0..3 {
             (usage, _) = u.judge(usage, 9);
         }
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn probes_are_few_and_count_pages_once() {
-        let mut u = Units::new();
+        let mut u = Sampling::new();
         for i in 0..PROBES_MAX {
             assert_eq!(u.begin_probe(at(i)), None);
         }

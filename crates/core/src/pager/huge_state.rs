@@ -60,7 +60,7 @@ impl Pager {
 
     /// How many of `pages` pages from `page` on a window may have: one that reached into a stretch
     /// that may be huge would make it small.
-    pub(super) fn within_unit(
+    pub(super) fn within_stretch(
         &self,
         active: &Active,
         range: &Range,

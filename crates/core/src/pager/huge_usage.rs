@@ -14,7 +14,7 @@ impl Pager {
     pub(super) fn begin_probe(&self, s: &mut Locked<'_>, m: &MiddleEntry, start: usize) {
         let usage = Usage::from_bits(m.usage());
         m.set_usage(Usage { is_probed: true, is_first: m.occupied() == 0, ..usage }.bits());
-        let ended = s.units.begin_probe(start);
+        let ended = s.huge_sampling.begin_probe(start);
         self.judge(s, ended);
     }
 
@@ -32,11 +32,11 @@ impl Pager {
             let usage = Usage::from_bits(m.usage());
             if usage.is_probed {
                 let (at, stop) = (start.max(page), end.min(start + HUGE_BYTES));
-                let ended = s.units.saw(at, (stop - at) / PAGE_SIZE);
+                let ended = s.huge_sampling.saw(at, (stop - at) / PAGE_SIZE);
                 self.judge(s, ended);
             } else if m.resident() as usize == HUGE_PAGES && self.may_be_huge(active, range, start)
             {
-                m.set_usage(s.units.saw_full(usage).bits());
+                m.set_usage(s.huge_sampling.saw_full(usage).bits());
             }
         });
     }
@@ -54,9 +54,9 @@ impl Pager {
         self.table.for_each_stretch(page, page + pages * PAGE_SIZE, |start, m| {
             let usage = Usage::from_bits(m.usage());
             if m.resident() == 0 {
-                let ended = if usage.is_probed { s.units.end_probe(start) } else { None };
+                let ended = if usage.is_probed { s.huge_sampling.end_probe(start) } else { None };
                 self.judge(s, ended);
-            } else if s.units.goes_whole(usage, m.occupied() as usize)
+            } else if s.huge_sampling.goes_whole(usage, m.occupied() as usize)
                 && !mechanism.keeps_tables()
                 && self.may_be_huge(active, range, start)
             {
@@ -80,7 +80,7 @@ impl Pager {
             // useless.
             return m.set_usage(Usage { is_probed: false, ..usage }.bits());
         }
-        let (usage, wasted) = s.units.judge(usage, ended.used);
+        let (usage, wasted) = s.huge_sampling.judge(usage, ended.used);
         m.set_usage(usage.bits());
         self.add(Counter::HugeWastedPages, wasted);
     }
@@ -88,7 +88,7 @@ impl Pager {
     /// Learns from the huge page at `start`, which has gone to the cache.
     pub(super) fn learn_from_huge(&self, s: &mut Locked<'_>, start: usize, evidence: Evidence) {
         if let Some(m) = self.table.middle(start) {
-            let (usage, wasted) = s.units.learn(Usage::from_bits(m.usage()), evidence);
+            let (usage, wasted) = s.huge_sampling.learn(Usage::from_bits(m.usage()), evidence);
             m.set_usage(usage.bits());
             self.add(Counter::HugeWastedPages, wasted);
         }

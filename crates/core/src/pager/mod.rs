@@ -112,7 +112,7 @@ use ahead::Ahead;
 use balance::Balance;
 use claim::Claims;
 use hold::Holds;
-use huge_sampling::Units;
+use huge_sampling::Sampling;
 use mappings::Mappings;
 use refusal::Refusals;
 use room::Room;
@@ -154,7 +154,7 @@ pub struct State {
     ahead: Ahead,
     /// The part of `ahead` that the evictor has in hand.
     coming: Ahead,
-    units: Units,
+    huge_sampling: Sampling,
     watched: Watched,
     /// Some thread fills a huge page in the mechanism's dock.
     is_dock_taken: bool,
@@ -253,7 +253,7 @@ impl Pager {
                     by_limbo: ALL_BY_LIMBO,
                     ahead: Ahead::NOTHING,
                     coming: Ahead::NOTHING,
-                    units: Units::new(),
+                    huge_sampling: Sampling::new(),
                     watched: Watched::new(),
                     is_dock_taken: false,
                     bounce: None,

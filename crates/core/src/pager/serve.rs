@@ -189,7 +189,7 @@ impl Pager {
         let is_stored = matches!(first, PageState::Stored(_));
         let want = if is_stored { want } else { want.min(WINDOW_LOCKED_PAGES) };
         let most = ((range.end - page) >> PAGE_SHIFT).min(want);
-        let most = self.free_run(s, page, self.within_unit(active, range, page, most));
+        let most = self.free_run(s, page, self.within_stretch(active, range, page, most));
         let is_alike = |i: usize| match (first, self.state_of(page + i * PAGE_SIZE)) {
             (PageState::None, PageState::None) => true,
             (PageState::Stored(_), PageState::Stored(_)) => true,

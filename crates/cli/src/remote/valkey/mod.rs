@@ -150,8 +150,8 @@ impl Values {
         }))
     }
 
-    /// The units of an extent; none, if the servers have no such one.
-    fn units(&self, extent: usize) -> std::ops::Range<u64> {
+    /// The numbers of the values of an extent; none, if the servers have no such one.
+    fn numbers(&self, extent: usize) -> std::ops::Range<u64> {
         let Some((_, at)) = self.geometry.at(extent) else { return 0..0 };
         let first = at / CLUSTER_BYTES as u64;
         first..first + self.geometry.extent_bytes / CLUSTER_BYTES as u64
@@ -160,7 +160,7 @@ impl Values {
     /// Does something to the values of an extent, as far as their nodes answer. False: not to all.
     fn each(&self, verb: Verb, extent: usize) -> bool {
         let mut patience = Patience::new(EXTENT_NS);
-        self.valkey.each(verb, self.units(extent), &mut patience).is_ok()
+        self.valkey.each(verb, self.numbers(extent), &mut patience).is_ok()
     }
 }
 
@@ -312,15 +312,15 @@ mod tests {
     }
 
     #[test]
-    fn however_much_servers_say_that_they_take_each_unit_has_a_key_and_is_renewed() {
-        let units = |g: Geometry| g.extent_bytes / CLUSTER_BYTES as u64;
+    fn however_much_servers_say_that_they_take_each_value_has_a_key_and_is_renewed() {
+        let count = |g: Geometry| g.extent_bytes / CLUSTER_BYTES as u64;
         assert_eq!(cut([].into_iter()), Geometry::of(&[2 * CAPACITY_BYTES]));
         assert_eq!(cut([1 << 30, 3 << 30].into_iter()), Geometry::of(&[8 << 30]));
         for many in [&[u64::MAX][..], &[i64::MAX as u64], &[u64::MAX, 1], &[1 << 63, 1 << 63]] {
             let geometry = cut(many.iter().copied());
             let (_, last) = geometry.at(geometry.extents_of(0).end - 1).expect("there are some");
             assert!((last + geometry.extent_bytes) / (CLUSTER_BYTES as u64) < 1 << 36, "{many:?}");
-            assert!(units(geometry) <= 1 << 18, "{many:?}");
+            assert!(count(geometry) <= 1 << 18, "{many:?}");
         }
     }
 
@@ -347,9 +347,9 @@ mod tests {
     #[test]
     fn extents_have_units_of_their_own_and_one_that_is_none_has_none() {
         let mut values = values(1);
-        assert_eq!((values.units(0), values.units(1)), (1..17, 17..33));
+        assert_eq!((values.numbers(0), values.numbers(1)), (1..17, 17..33));
         for extent in [2, EXTENTS_MOST - 1] {
-            assert!(values.units(extent).is_empty() && values.give_back(extent));
+            assert!(values.numbers(extent).is_empty() && values.give_back(extent));
         }
     }
 

@@ -9,7 +9,7 @@ use crate::store::remote::NO_ANSWER;
 use crate::sys::Result;
 use crate::sys::socket::Patience;
 
-/// A unit, behind the number of the node that has it.
+/// A value's number, behind that of the node that has it.
 type Placed = (Option<usize>, u64);
 
 /// A command for many keys.
@@ -21,8 +21,8 @@ pub enum Verb {
 }
 
 impl Valkey {
-    fn command(&self, verb: Verb, unit: u64) -> Outgoing {
-        let key = self.key(unit);
+    fn command(&self, verb: Verb, number: u64) -> Outgoing {
+        let key = self.key(number);
         match verb {
             Verb::Unlink => Outgoing::new().command(2).word(b"UNLINK").word(&key),
             Verb::Renew => {
@@ -32,9 +32,9 @@ impl Valkey {
         }
     }
 
-    /// Gives a command for one unit. Returns how many keys there were.
-    pub(super) fn each_one(&self, verb: Verb, unit: u64, patience: &mut Patience) -> Result<u64> {
-        let (key, command) = (self.key(unit), self.command(verb, unit));
+    /// Gives a command for one value. Returns how many keys there were.
+    pub(super) fn each_one(&self, verb: Verb, number: u64, patience: &mut Patience) -> Result<u64> {
+        let (key, command) = (self.key(number), self.command(verb, number));
         let said = self.drive(slot_of(&key), patience, |node, is_asking, patience| {
             let mut link = node.writes.lock();
             self.open(node, &mut link, 1, patience)?;
@@ -43,21 +43,21 @@ impl Valkey {
         Ok(said.max(0) as u64)
     }
 
-    /// Gives a command for units, many at a time. Returns how many keys there were. A node that
+    /// Gives a command for values, many at a time. Returns how many keys there were. A node that
     /// says nothing keeps no other from its part: it has the time that is left at the end. If that
-    /// comes to nothing it is left alone for a while, in which its units are an error at once.
+    /// comes to nothing it is left alone for a while, in which its values are an error at once.
     /// Allocates: for `uzswap run`.
     pub fn each(
         &self,
         verb: Verb,
-        units: core::ops::Range<u64>,
+        numbers: core::ops::Range<u64>,
         patience: &mut Patience,
     ) -> Result<u64> {
-        let node_of = |unit: u64| self.node_of(slot_of(&self.key(unit)));
-        let mut all: Vec<_> = units.map(|unit| (node_of(unit), unit)).collect();
+        let node_of = |number: u64| self.node_of(slot_of(&self.key(number)));
+        let mut all: Vec<_> = numbers.map(|number| (node_of(number), number)).collect();
         all.sort_unstable();
         let (mut done, mut is_missing) = (0, false);
-        // Units that a node refuses, or that no node has, before those of nodes that say nothing.
+        // Values that a node refuses, or that no node has, before those of nodes that say nothing.
         let (mut refused, mut silent) = (Vec::new(), Vec::new());
         for its in all.chunk_by(|a, b| a.0 == b.0) {
             match its[0].0.map(|i| &self.nodes[i]) {
@@ -69,8 +69,8 @@ impl Valkey {
             }
         }
         refused.append(&mut silent);
-        for (n, (_, unit)) in refused.iter().enumerate() {
-            match self.each_one(verb, *unit, patience) {
+        for (n, (_, number)) in refused.iter().enumerate() {
+            match self.each_one(verb, *number, patience) {
                 Ok(keys) => done += keys,
                 Err(why) => {
                     let left = refused[n..].iter().filter_map(|(node, _)| *node);
@@ -82,30 +82,30 @@ impl Valkey {
         if is_missing { Err(NO_ANSWER) } else { Ok(done) }
     }
 
-    /// Gives a command for units of one node, and says how many keys there were. Units that are
+    /// Gives a command for values of one node, and says how many keys there were. Values that are
     /// refused are added to the refused ones, and those without an answer to the silent ones: all
     /// that are left once none comes any more.
     fn each_of(
         &self,
         verb: Verb,
         node: &Node,
-        units: &[Placed],
+        numbers: &[Placed],
         [refused, silent]: [&mut Vec<Placed>; 2],
         patience: &mut Patience,
     ) -> u64 {
         let (mut done, mut breaks) = (0, 0);
-        let mut batches = units.chunks(PIPELINE_DEPTH);
+        let mut batches = numbers.chunks(PIPELINE_DEPTH);
         while let Some(batch) = batches.next() {
             // Half of what is left at most: there are other nodes.
             let mut part = patience.at_most(self.try_ns().min(patience.left_ns() / 2));
             let before = part.left_ns();
             let said = self.batch(verb, node, batch, &mut part);
             patience.spend(before - part.left_ns());
-            for (said, unit) in said.iter().zip(batch) {
+            for (said, number) in said.iter().zip(batch) {
                 match said {
                     Some(Ok(n)) => done += (*n).max(0) as u64,
-                    Some(Err(_)) => refused.push(*unit),
-                    None => silent.push(*unit),
+                    Some(Err(_)) => refused.push(*number),
+                    None => silent.push(*number),
                 }
             }
             // A connection that somebody has closed meanwhile is made again.
@@ -117,20 +117,20 @@ impl Valkey {
         done
     }
 
-    /// Gives a command for so many units as can be under way; for each of them its answer, if there
-    /// is one.
+    /// Gives a command for so many values as can be under way; for each of them its answer, if
+    /// there is one.
     fn batch(
         &self,
         verb: Verb,
         node: &Node,
-        units: &[Placed],
+        numbers: &[Placed],
         patience: &mut Patience,
     ) -> [Option<core::result::Result<i64, Complaint>>; PIPELINE_DEPTH] {
         let (mut tickets, mut said) = ([None; PIPELINE_DEPTH], [None; PIPELINE_DEPTH]);
         let mut link = node.writes.lock();
         if self.open(node, &mut link, 1, patience).is_ok() {
-            for (ticket, (_, unit)) in tickets.iter_mut().zip(units) {
-                let command = self.command(verb, *unit);
+            for (ticket, (_, number)) in tickets.iter_mut().zip(numbers) {
+                let command = self.command(verb, *number);
                 *ticket = link.send(&command, Manner::default(), patience).ok();
             }
         }
@@ -170,7 +170,7 @@ mod tests {
     use crate::store::testing::LONG_PATIENCE_NS;
 
     static NOBODY: Leases = [const { AtomicU32::new(0) }; EXTENTS_MOST];
-    const UNITS: core::ops::Range<u64> = 0..100;
+    const NUMBERS: core::ops::Range<u64> = 0..100;
 
     fn patience() -> Patience {
         Patience::new(LONG_PATIENCE_NS)
@@ -193,11 +193,11 @@ mod tests {
         valkey
     }
 
-    /// Gives the units of a node values.
+    /// Stores the values of a node.
     fn fill(valkey: &Valkey, node: usize) -> u64 {
-        let is_its = |unit: &u64| valkey.node_of(slot_of(&valkey.key(*unit))) == Some(node);
-        let store = |unit: &u64| valkey.store(*unit, b"value", &mut patience()).expect("there");
-        UNITS.filter(is_its).inspect(store).count() as u64
+        let is_its = |number: &u64| valkey.node_of(slot_of(&valkey.key(*number))) == Some(node);
+        let store = |number: &u64| valkey.store(*number, b"value", &mut patience()).expect("there");
+        NUMBERS.filter(is_its).inspect(store).count() as u64
     }
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
             }
             // The first one has all of it.
             let mut short = Patience::new(3_000_000_000);
-            assert_eq!(valkey.each(Verb::Unlink, UNITS, &mut short), Err(NO_ANSWER));
+            assert_eq!(valkey.each(Verb::Unlink, NUMBERS, &mut short), Err(NO_ANSWER));
             assert!(live.values().is_empty());
             assert_eq!((valkey.nodes[0].is_left_alone(), timeouts() > before), (true, is_new));
             assert!(!valkey.nodes[1].is_left_alone());
@@ -229,12 +229,12 @@ mod tests {
         let servers = [Hostile::start(), Hostile::start()];
         let valkey = cluster(&servers.each_ref().map(|server| server.address().port()));
         let there = fill(&valkey, 0) + fill(&valkey, 1);
-        assert_eq!(there, UNITS.count() as u64);
+        assert_eq!(there, NUMBERS.count() as u64);
         servers[1].hang_up();
-        assert_eq!(valkey.each(Verb::Renew, UNITS, &mut patience()), Ok(there));
+        assert_eq!(valkey.each(Verb::Renew, NUMBERS, &mut patience()), Ok(there));
         servers.iter().for_each(Hostile::hang_up);
-        assert_eq!(valkey.each(Verb::Unlink, UNITS, &mut patience()), Ok(there));
-        assert_eq!(valkey.each(Verb::Renew, UNITS, &mut patience()), Ok(0));
+        assert_eq!(valkey.each(Verb::Unlink, NUMBERS, &mut patience()), Ok(there));
+        assert_eq!(valkey.each(Verb::Renew, NUMBERS, &mut patience()), Ok(0));
         valkey.nodes.iter().for_each(Node::close);
     }
 
@@ -245,11 +245,13 @@ mod tests {
         let there = fill(&valkey, 0) + fill(&valkey, 1);
         // The second has all by now, and says so.
         servers[0].moves_to(&servers[1]);
-        assert_eq!(valkey.each(Verb::Renew, UNITS, &mut patience()), Ok(there));
-        assert!(UNITS.clone().all(|unit| valkey.node_of(slot_of(&valkey.key(unit))) == Some(1)));
+        assert_eq!(valkey.each(Verb::Renew, NUMBERS, &mut patience()), Ok(there));
+        assert!(
+            NUMBERS.clone().all(|number| valkey.node_of(slot_of(&valkey.key(number))) == Some(1))
+        );
         // The map that is looked for knows them.
         valkey.slots.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
-        assert_eq!(valkey.each(Verb::Unlink, UNITS, &mut patience()), Ok(there));
+        assert_eq!(valkey.each(Verb::Unlink, NUMBERS, &mut patience()), Ok(there));
         assert!(servers[1].values().is_empty() && valkey.is_whole());
         valkey.nodes.iter().for_each(Node::close);
     }

@@ -1,8 +1,8 @@
 //! A store in the memory of other machines: a Valkey (or Redis) server, or a Cluster of them.
 //!
 //! ```text
-//!   Clusters --- ValkeyStore --- ../extents: which units are whose
-//!                     |             unit: 64 KiB of a space without end, one value under one key
+//!   Clusters --- ValkeyStore --- ../extents: which values are whose
+//!                     |             value: 64 KiB of a space without end, under one key
 //!                 nodes: tries, writes under way --- link: the client, over a socket --- resp
 //!                     |
 //!                    map: which node has which key
@@ -15,7 +15,7 @@
 //! was killed. `uzswap run` renews.
 //!
 //! # Two copies
-//! A primary answers before its replica has a write. So where it has a replica each unit is
+//! A primary answers before its replica has a write. So where it has a replica each value is
 //! followed by `WAIT 1`, before the pages in it are given up ([decision
 //! 34](../../../../../docs/decisions/0034-wait-for-a-replica.md)).
 //!
@@ -53,7 +53,7 @@ pub const GONE: Errno = Errno::ENODATA;
 
 /// `uz:` (by which an ACL can name our keys) and nine random letters of a run's: 54 bits.
 pub const PREFIX_BYTES: usize = 12;
-/// The prefix, and six letters for the unit's number.
+/// The prefix, and six letters for the value's number.
 pub const KEY_BYTES: usize = PREFIX_BYTES + 6;
 /// Letters of keys, six bits each: none of them means anything to a Cluster, as braces would.
 pub const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -74,18 +74,18 @@ pub struct Terms<'a> {
 /// needs them.
 const CHILD_NS: u64 = 500_000_000;
 
-/// The key of a unit.
-pub fn key_of(prefix: &[u8; PREFIX_BYTES], unit: u64) -> [u8; KEY_BYTES] {
+/// The key of a value.
+pub fn key_of(prefix: &[u8; PREFIX_BYTES], number: u64) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     key[..PREFIX_BYTES].copy_from_slice(prefix);
     for (i, letter) in key[PREFIX_BYTES..].iter_mut().rev().enumerate() {
-        *letter = LETTERS[(unit >> (6 * i) & 63) as usize];
+        *letter = LETTERS[(number >> (6 * i) & 63) as usize];
     }
     key
 }
 
-/// Places of units: 64 KiB each.
-pub fn unit_of(at: u64) -> u64 {
+/// The number of the value at a place: 64 KiB each.
+pub fn number_of(at: u64) -> u64 {
     at / CLUSTER_BYTES as u64
 }
 
@@ -122,10 +122,10 @@ impl Store for ValkeyStore {
         if from + buf.len() > CLUSTER_BYTES {
             return Err(Errno::EINVAL);
         }
-        self.valkey.read(unit_of(at), from, buf)
+        self.valkey.read(number_of(at), from, buf)
     }
 
-    /// A whole unit by one request costs little more than a part of it: nothing is gained.
+    /// A whole value by one request costs little more than a part of it: nothing is gained.
     fn read_ahead(self, _: &mut ReadQueue, _: u64, _: usize) -> bool {
         false
     }
@@ -137,7 +137,7 @@ impl Store for ValkeyStore {
             Ok(spot) => spot,
             Err(e) => return Progress::Ended(Err(e)),
         };
-        let flight = valkey.write(unit_of(spot.at), &queue.buffer(slot)[..len]);
+        let flight = valkey.write(number_of(spot.at), &queue.buffer(slot)[..len]);
         queue.lend(slot);
         valkey.flights.lock()[slot] = Some(flight);
         Progress::Queued
@@ -158,7 +158,7 @@ impl Store for ValkeyStore {
 
     fn discard(self, at: u64, _len: u64) {
         if let Some(at) = self.find(at) {
-            self.valkey.unlink(unit_of(at));
+            self.valkey.unlink(number_of(at));
         }
     }
 
@@ -209,9 +209,9 @@ mod tests {
     use core::sync::atomic::AtomicU32;
 
     #[test]
-    fn each_unit_has_a_key_of_its_own_of_letters() {
+    fn each_value_has_a_key_of_its_own_of_letters() {
         let prefix = b"uz:aaaaaaaaa";
-        let key = |unit| String::from_utf8(key_of(prefix, unit).to_vec()).unwrap();
+        let key = |number| String::from_utf8(key_of(prefix, number).to_vec()).unwrap();
         assert_eq!(key(0), "uz:aaaaaaaaaAAAAAA");
         assert_eq!(key(63), "uz:aaaaaaaaaAAAAA_");
         assert_eq!(key(64), "uz:aaaaaaaaaAAAABA");

@@ -2,10 +2,10 @@
 //! key, tries and their number, writes that are under way.
 //!
 //! ```text
-//!   unit ─> key ─> slot ─> node ──try──> done
-//!            ^               │ MOVED, ASK: the other node, at once
-//!            │               │ CLUSTERDOWN, TRYAGAIN, LOADING, no connection: the map is asked for anew,
-//!            └───────────────┘   a moment is waited, while there is patience
+//!   number ─> key ─> slot ─> node ──try──> done
+//!             ^               │ MOVED, ASK: the other node, at once
+//!             │               │ CLUSTERDOWN, TRYAGAIN, LOADING, no connection: the map is asked for anew,
+//!             └───────────────┘   a moment is waited, while there is patience
 //! ```
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -49,7 +49,7 @@ const HOPS_MOST: u32 = 5;
 /// One cluster of pages on its way.
 #[derive(Clone, Copy)]
 pub(super) struct Flight {
-    unit: u64,
+    number: u64,
     len: usize,
     /// The node that it was sent to, and its ticket there; `None`: it has to be sent again.
     sent: Option<(usize, Ticket)>,
@@ -85,7 +85,7 @@ pub struct Valkey {
     /// When a page was last given up, 0: never. A thread that comes soon after need not wait as
     /// long.
     lost_at_ns: AtomicU64,
-    /// When a unit could last not be let go of, 0: never.
+    /// When a value could last not be let go of, 0: never.
     kept_at_ns: AtomicU64,
     pub(super) nodes: Box<[Node]>,
     /// By slot: the node plus one, 0: unknown.
@@ -170,8 +170,8 @@ impl Valkey {
         self.slots.iter().all(|slot| slot.load(Ordering::Relaxed) != 0)
     }
 
-    pub(super) fn key(&self, unit: u64) -> [u8; KEY_BYTES] {
-        key_of(&self.prefix, unit)
+    pub(super) fn key(&self, number: u64) -> [u8; KEY_BYTES] {
+        key_of(&self.prefix, number)
     }
 
     pub(super) fn node_of(&self, slot: u16) -> Option<usize> {
@@ -299,12 +299,12 @@ impl Valkey {
         }
     }
 
-    /// Reads a part of a unit.
-    pub fn read(&self, unit: u64, from: usize, buf: &mut [u8]) -> Result<()> {
+    /// Reads a part of a value.
+    pub fn read(&self, number: u64, from: usize, buf: &mut [u8]) -> Result<()> {
         let lost_at = self.lost_at_ns.load(Ordering::Relaxed);
         let is_lost = lost_at != 0 && crate::sys::now_ns().wrapping_sub(lost_at) < self.patience_ns;
         let ns = if is_lost { self.patience_ns.min(self.hurry_ns) } else { self.patience_ns };
-        let (key, mut patience) = (self.key(unit), Patience::new(ns));
+        let (key, mut patience) = (self.key(number), Patience::new(ns));
         let read = self.drive(slot_of(&key), &mut patience, |node, is_asking, patience| {
             let mut link = node.reads.lock();
             self.open(node, &mut link, 0, patience)?;
@@ -318,9 +318,9 @@ impl Valkey {
         read
     }
 
-    /// Starts to write a unit.
-    pub(super) fn write(&self, unit: u64, bytes: &[u8]) -> Flight {
-        let key = self.key(unit);
+    /// Starts to write a value.
+    pub(super) fn write(&self, number: u64, bytes: &[u8]) -> Flight {
+        let key = self.key(number);
         let mut patience = self.patience();
         self.look_for_replica(slot_of(&key));
         let mut sent = None;
@@ -336,7 +336,7 @@ impl Valkey {
             patience.spend(before - part.left_ns());
             sent = ticket.ok().map(|ticket| (i, ticket));
         }
-        Flight { unit, len: bytes.len(), sent, again_at_ns: 0, patience }
+        Flight { number, len: bytes.len(), sent, again_at_ns: 0, patience }
     }
 
     /// The outcome of a flight, if it is known by now; with `waits`, it is waited for.
@@ -371,7 +371,7 @@ impl Valkey {
         let most = if waits { flight.patience.left_ns() } else { ASIDE_NS };
         let mut part = flight.patience.at_most(most);
         let before = part.left_ns();
-        let stored = self.store(flight.unit, bytes, &mut part);
+        let stored = self.store(flight.number, bytes, &mut part);
         flight.patience.spend(before - part.left_ns());
         if stored == Err(NO_ANSWER) && !waits && !flight.patience.is_over() {
             flight.again_at_ns = crate::sys::now_ns() + ASIDE_AGAIN_NS;
@@ -380,9 +380,9 @@ impl Valkey {
         Some(stored)
     }
 
-    /// Writes a unit, and waits for it.
-    pub fn store(&self, unit: u64, bytes: &[u8], patience: &mut Patience) -> Result<()> {
-        let key = self.key(unit);
+    /// Writes a value, and waits for it.
+    pub fn store(&self, number: u64, bytes: &[u8], patience: &mut Patience) -> Result<()> {
+        let key = self.key(number);
         self.drive(slot_of(&key), patience, |node, is_asking, patience| {
             let mut link = node.writes.lock();
             self.open(node, &mut link, 1, patience)?;
@@ -393,11 +393,11 @@ impl Valkey {
         })
     }
 
-    /// Whether a unit is written. Counts it if the replica that there is may not have it.
+    /// Whether a value is written. Counts it if the replica that there is may not have it.
     fn judge(&self, node: &Node, outcome: Outcome) -> Answer<()> {
         outcome.said.map_err(Failure::Said)?;
         let is_lone = match outcome.copies {
-            // The node is a primary no more: nobody knows whether the next one has the unit.
+            // The node is a primary no more: nobody knows whether the next one has the value.
             Some(Err(why)) => return Err(Failure::Said(why)),
             Some(Ok(replicas)) => {
                 node.replica_came(replicas > 0);
@@ -409,14 +409,14 @@ impl Valkey {
         Ok(())
     }
 
-    /// Lets go of a unit, if its node answers and none has failed to just now. A value that is left
-    /// ends with its lease.
-    pub(super) fn unlink(&self, unit: u64) {
+    /// Lets go of a value, if its node answers and none has failed to just now. A value that is
+    /// left ends with its lease.
+    pub(super) fn unlink(&self, number: u64) {
         let kept_at = self.kept_at_ns.load(Ordering::Relaxed);
         if kept_at != 0 && crate::sys::now_ns().wrapping_sub(kept_at) < NOT_DELETED_NS {
             return;
         }
-        let gone = self.each_one(Verb::Unlink, unit, &mut Patience::new(self.hurry_ns));
+        let gone = self.each_one(Verb::Unlink, number, &mut Patience::new(self.hurry_ns));
         if gone == Err(NO_ANSWER) {
             self.kept_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
         }
@@ -492,7 +492,7 @@ mod tests {
         valkey.unlink(0);
         let before = tries();
         assert!(before > 0);
-        (1..4).for_each(|unit| valkey.unlink(unit));
+        (1..4).for_each(|number| valkey.unlink(number));
         assert_eq!(tries(), before);
         valkey.kept_at_ns.store(0, Ordering::Relaxed);
         valkey.unlink(4);
