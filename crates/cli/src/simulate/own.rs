@@ -194,7 +194,7 @@ impl Own {
     }
 
     fn age_out(&mut self) {
-        let Some(batch) = self.limbo.drain(DIRECT_PAGES) else { return };
+        let Some(batch) = self.limbo.age(DIRECT_PAGES) else { return };
         for slot in batch.slot..batch.slot + batch.count {
             if let Some(page) = self.limbo.page(slot) {
                 self.slots[number(page)] = NO_SLOT;
@@ -202,7 +202,7 @@ impl Own {
         }
         self.limbo.finish(batch);
         // The tail follows when it is asked for.
-        self.limbo.draining();
+        self.limbo.ageing();
     }
 }
 

@@ -1,8 +1,8 @@
 //! Ageing out: limbo's oldest pages are given to the swap cache, in batches. A batch belongs to the
-//! thread that drains it.
+//! thread that ages it.
 //!
 //! ```text
-//!   drain (lock) -> compress (no lock) -> publish (lock) -> give frames back (no lock)
+//!   age (lock) -> compress (no lock) -> publish (lock) -> give frames back (no lock)
 //! ```
 //!
 //! Limbo's ring is first in, first out. A page that is touched or dropped meanwhile is no longer in
@@ -21,15 +21,16 @@ use crate::region::PageState;
 use crate::sys::mechanism::Mover;
 use crate::sys::{HUGE_PAGES, prefetch};
 
-/// Pages of a batch that are drained and published under one hold of the lock: others wait for it.
+/// Pages of a batch that are looked at and published under one hold of the lock: others wait for
+/// it.
 const PART_PAGES: usize = 64;
 /// Pages that the cache is asked about at once: its lock is taken once for all of them, and not
 /// held for long.
 pub(super) const TOGETHER: usize = 32;
 
 impl Pager {
-    /// Drains up to `want` of limbo's oldest pages, or the oldest huge page if more of those wait,
-    /// and gives them to the swap cache. Returns the frames freed and the pages refused.
+    /// Ages out up to `want` of limbo's oldest pages, or the oldest huge page if more of those
+    /// wait, and gives them to the swap cache. Returns the frames freed and the pages refused.
     pub(super) fn age_out<'a>(
         &'a self,
         s: Locked<'a>,
@@ -51,7 +52,7 @@ impl Pager {
         if s.limbo.has_more_in_blocks() {
             return self.age_out_block(s, active);
         }
-        let Some(batch) = s.limbo.drain(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
+        let Some(batch) = s.limbo.age(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
         if active.mechanism.keeps_frames() {
             let (freed, refused) = self.age_in_place(&mut s, active, batch);
             return (s, freed, refused);
@@ -69,7 +70,7 @@ impl Pager {
         self.end_batch(s, active, batch, refused, may_keep)
     }
 
-    /// Which of `count` drained slots have a page, and the copies that the cache kept of those
+    /// Which of `count` ageing slots have a page, and the copies that the cache kept of those
     /// pages. The copies become the thread's: a page that is touched or dropped meanwhile has none
     /// any more.
     fn look_at_slots(
@@ -88,7 +89,7 @@ impl Pager {
         (live, copies)
     }
 
-    /// Compresses the pages of drained slots, without the lock. Returns what the pages tell of
+    /// Compresses the pages of ageing slots, without the lock. Returns what the pages tell of
     /// their use.
     fn give_slots_to_cache(
         &self,
@@ -148,14 +149,14 @@ impl Pager {
         (same..pages.len()).for_each(|_| self.count_freed());
     }
 
-    /// Drains the oldest huge page in limbo and gives its pages to the swap cache, batch by batch,
+    /// Ages the oldest huge page in limbo and gives its pages to the swap cache, batch by batch,
     /// so that a touch of one need not wait for all. Returns the same as `age_out`.
     fn age_out_block<'a>(
         &'a self,
         mut s: Locked<'a>,
         active: &Active,
     ) -> (Locked<'a>, usize, usize) {
-        let Some(block) = s.limbo.drain_block() else { return (s, 0, 0) };
+        let Some(block) = s.limbo.age_block() else { return (s, 0, 0) };
         let stretch = s.limbo.page(block);
         let (mut refused, mut evidence) = (0, Evidence::default());
         for slot in (block..block + HUGE_PAGES).step_by(PART_PAGES) {
@@ -278,7 +279,7 @@ mod tests {
     use crate::sys::PAGE_SIZE;
     use crate::testing::noise;
 
-    /// More than are drained and published at a time.
+    /// More than are looked at and published at a time.
     const PAGES: usize = PART_PAGES + 16;
 
     fn world() -> World {
@@ -326,7 +327,7 @@ mod tests {
         };
         assert_eq!(age_out(PAGES - 1), (PAGES - 2, 1));
         assert_eq!([age_out(0), age_out(9)], [(1, 0), (0, 0)], "one at least, if there is one");
-        assert_eq!((w.pager.limbo_pages(), w.pager.enter().limbo.draining()), (0, 0));
+        assert_eq!((w.pager.limbo_pages(), w.pager.enter().limbo.ageing()), (0, 0));
         let states = [state(&w, PART_PAGES - 1), state(&w, PART_PAGES)];
         assert_eq!(states, [PageState::Resident, PageState::None]);
         assert_eq!(w.pager.stored_pages(), PAGES as i64 - 2);
@@ -342,7 +343,7 @@ mod tests {
         write(&w, 0..8, 1);
         to_limbo(&w, 8);
         let mut s = pager.enter();
-        let batch = s.limbo.drain(8).expect("they are in limbo");
+        let batch = s.limbo.age(8).expect("they are in limbo");
         let (live, copies) = pager.look_at_slots(&s, batch.slot, 8);
         drop(s);
         let mut aged = [Aged::Empty; 8];

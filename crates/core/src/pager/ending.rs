@@ -63,7 +63,7 @@ impl Pager {
         self.is_watching.store(false, Ordering::Release);
         // A page on its way out is taken back, or gone, once its claimer is done with it; no page
         // begins to leave any more.
-        while s.is_draining() {
+        while s.is_ageing() {
             drop(s);
             crate::sys::sleep_ns(WAIT_NS);
             s = self.lock();

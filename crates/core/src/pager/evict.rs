@@ -209,8 +209,8 @@ impl Pager {
             if core::mem::take(&mut wants_stock) && self.excess(pages) <= 0 {
                 continue;
             }
-            let is_draining = s.is_draining();
-            let idle = r.is_fruitless() && !is_draining;
+            let is_ageing = s.is_ageing();
+            let idle = r.is_fruitless() && !is_ageing;
             if r.is_fruitless() && self.excess_of_tree(pages) <= 0 {
                 // The pages above this process's share cannot go (they are locked, say), and the
                 // tree has room.
@@ -218,7 +218,7 @@ impl Pager {
             } else if r.is_fruitless() && !(idle && self.give_frame_back(&mut s, active)) {
                 // Pages that others have claimed are on their way to the cache, or to the disk:
                 // wait for them.
-                fruitless += !is_draining as u32;
+                fruitless += !is_ageing as u32;
                 waits += 1;
                 if fruitless % FRUITLESS_MAX == 1 {
                     self.tree().stuck.fetch_add(1, Ordering::AcqRel);

@@ -144,7 +144,7 @@ impl Pager {
     ) -> Serve {
         let start = h.start;
         match &mut h.from {
-            Source::Block(slot, place) => *place = s.limbo.drain_waiting_block(*slot),
+            Source::Block(slot, place) => *place = s.limbo.take_waiting_block(*slot),
             from => match s.limbo.take_kept_frame() {
                 Some(slot) => *from = Source::Kept(slot),
                 None => s.is_dock_taken = true,

@@ -163,10 +163,10 @@ pub struct State {
 }
 
 impl State {
-    /// Whether some thread drains a part of limbo, or has pages that leave together: memory is
+    /// Whether some thread ages a part of limbo, or has pages that leave together: memory is
     /// about to be freed.
-    fn is_draining(&mut self) -> bool {
-        self.limbo.draining() > 0 || self.lone.are_leaving()
+    fn is_ageing(&mut self) -> bool {
+        self.limbo.ageing() > 0 || self.lone.are_leaving()
     }
 }
 

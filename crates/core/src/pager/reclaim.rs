@@ -147,11 +147,11 @@ impl Pager {
         false
     }
 
-    /// Waits a little if a thread drains a part of limbo. Limbo is a ring: its oldest part has
+    /// Waits a little if a thread ages a part of limbo. Limbo is a ring: its oldest part has
     /// to be freed before there is room for more, however much else is freed, and the thread that
-    /// drains that part may have lost the processor.
+    /// ages that part may have lost the processor.
     fn waits_for_others(&self, mut s: Locked<'_>, r: &mut Reclaim) -> bool {
-        let waits = s.is_draining() && r.waits < WAITS_MAX;
+        let waits = s.is_ageing() && r.waits < WAITS_MAX;
         drop(s);
         if waits {
             r.waits += 1;

@@ -1,16 +1,16 @@
 //! Limbo: the second chance of a page, and the only access bit there is without privilege.
 //!
 //! A ring of slots in the order in which pages came in. Entering takes a *batch* of slots, one
-//! after the other, at the head; ageing out *drains* a batch at the tail. A page that is touched,
-//! unmapped or moved leaves its slot dead; the slot is reused when the tail has passed and its
-//! frame was given back.
+//! after the other, at the head; ageing out takes a batch at the tail, which *ages* meanwhile. A
+//! page that is touched, unmapped or moved leaves its slot dead; the slot is reused when the tail
+//! has passed and its frame was given back.
 //!
 //! ```text
-//!     freed        draining           ready                     free
+//!     freed         ageing            ready                     free
 //!   ...........|==========|#######.####.##########|..............
-//!            tail      drained                   head             (positions count up for ever; slot = position % len)
+//!            tail       aged                     head             (positions count up for ever; slot = position % len)
 //! ```
-//! When the pages of a drained batch are in the cache, its frames need not go back to the kernel.
+//! When the pages of an aged batch are in the cache, its frames need not go back to the kernel.
 //! A few such batches are the *stock*: windows of stored pages are loaded into them, and moved to
 //! the program with their frames. The tail cannot pass the stock, so the stock is small, and is
 //! given up before it gets old.
@@ -18,7 +18,7 @@
 //! Huge pages have blocks of slots behind the ring's, each for one of them, aged out in the order
 //! in which they came.
 //!
-//! All methods need the pager's lock, except that a batch belongs to the thread that drains it
+//! All methods need the pager's lock, except that a batch belongs to the thread that ages it
 //! until `finish`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ pub const BLOCKS_MAX: usize = 64;
 /// The state of a block in place of its page: free; in the hands of a thread that gives its
 /// contents to the cache; or with a frame that is kept for the next huge page.
 const BLOCK_FREE: u64 = 0;
-const BLOCK_DRAINING: u64 = u64::MAX;
+const BLOCK_TAKEN: u64 = u64::MAX;
 const BLOCK_KEPT: u64 = u64::MAX - 1;
 /// Frames of huge pages kept at most.
 const KEPT_FRAMES_MAX: usize = 2;
@@ -55,8 +55,8 @@ pub struct Limbo {
     owner: Table<AtomicU64>,
     slots: u64,
     tail: u64,
-    /// The position up to which slots have been drained.
-    drained: u64,
+    /// The position up to which slots age, or have aged.
+    aged: u64,
     head: u64,
     /// A mark for each block: when its huge page came (counted from 1), or one of the marks above.
     blocks: [u64; BLOCKS_MAX],
@@ -90,7 +90,7 @@ impl Limbo {
             owner: Table::new(),
             slots: 0,
             tail: 0,
-            drained: 0,
+            aged: 0,
             head: 0,
             blocks: [BLOCK_FREE; BLOCKS_MAX],
             blocks_len: 0,
@@ -125,13 +125,13 @@ impl Limbo {
         (self.head - self.tail) as usize + blocks * HUGE_PAGES
     }
 
-    /// Slots that are neither free nor being drained.
+    /// Slots that are neither free nor ageing.
     pub fn ready(&self) -> usize {
-        (self.head - self.drained) as usize + self.blocks_ready() * HUGE_PAGES
+        (self.head - self.aged) as usize + self.blocks_ready() * HUGE_PAGES
     }
 
     fn waits(block: u64) -> bool {
-        !matches!(block, BLOCK_FREE | BLOCK_DRAINING | BLOCK_KEPT)
+        !matches!(block, BLOCK_FREE | BLOCK_TAKEN | BLOCK_KEPT)
     }
 
     fn count_blocks(&self, are: impl Fn(u64) -> bool) -> usize {
@@ -154,13 +154,13 @@ impl Limbo {
         &mut self.blocks[block]
     }
 
-    /// Slots that a thread drains and has not finished, without those in stock.
-    pub fn draining(&mut self) -> usize {
+    /// Slots that a thread ages and has not finished, without those in stock.
+    pub fn ageing(&mut self) -> usize {
         self.advance_tail();
-        let blocks = self.count_blocks(|b| b == BLOCK_DRAINING);
+        let blocks = self.count_blocks(|b| b == BLOCK_TAKEN);
         let is_there = |position: &u64| self.owner(*position).load(Ordering::Acquire) != FREED;
-        let draining = (self.tail..self.drained).filter(is_there).count();
-        draining - self.stock_slots() + blocks * HUGE_PAGES
+        let ageing = (self.tail..self.aged).filter(is_there).count();
+        ageing - self.stock_slots() + blocks * HUGE_PAGES
     }
 
     fn stock_slots(&self) -> usize {
@@ -172,14 +172,14 @@ impl Limbo {
         self.wanted = WANTED_MAX;
     }
 
-    /// Whether a drained batch of `count` is to be kept rather than given back.
+    /// Whether an aged batch of `count` is to be kept rather than given back.
     pub fn wants_stock(&self, count: usize) -> bool {
         self.wanted > 0
             && self.stock[STOCK_MAX - 1].is_none()
             && self.stock_slots() + count <= self.slots as usize / 4
     }
 
-    /// Keeps a drained batch, all of whose slots have frames and no pages.
+    /// Keeps an aged batch, all of whose slots have frames and no pages.
     pub fn keep_batch(&mut self, s: Batch) {
         self.wanted = self.wanted.saturating_sub(1);
         let place = self.stock.iter().position(Option::is_none).expect("asked");
@@ -191,8 +191,8 @@ impl Limbo {
     }
 
     /// Takes up to `most` slots of the oldest batch of the stock that has as many, or of the
-    /// largest: they are the caller's, as if it had drained them, until `finish`. The rest of that
-    /// batch stays if it is large enough for a window.
+    /// largest: they are the caller's, as if it had begun to age them, until `finish`. The rest of
+    /// that batch stays if it is large enough for a window.
     pub fn take_stock(&mut self, most: usize) -> Option<Batch> {
         let counts = || self.stock.iter().map_while(|s| s.map(|s| s.count));
         let largest = counts().max()?;
@@ -236,7 +236,7 @@ impl Limbo {
     /// `finish_block`.
     pub fn reserve_block(&mut self) -> Option<usize> {
         let slot = self.find_block(BLOCK_FREE)?;
-        *self.block_mut(slot) = BLOCK_DRAINING;
+        *self.block_mut(slot) = BLOCK_TAKEN;
         Some(slot)
     }
 
@@ -244,16 +244,16 @@ impl Limbo {
     /// `finish_block`.
     pub fn take_kept_frame(&mut self) -> Option<usize> {
         let slot = self.kept_frame()?;
-        *self.block_mut(slot) = BLOCK_DRAINING;
+        *self.block_mut(slot) = BLOCK_TAKEN;
         Some(slot)
     }
 
-    /// Drains the block of `slot`, which waits. Returns its place in the order, for
+    /// Takes the block of `slot`, which waits. Returns its place in the order, for
     /// [`Limbo::leave_block`].
-    pub fn drain_waiting_block(&mut self, slot: usize) -> u64 {
+    pub fn take_waiting_block(&mut self, slot: usize) -> u64 {
         let block = self.block_mut(slot);
         debug_assert!(Self::waits(*block));
-        core::mem::replace(block, BLOCK_DRAINING)
+        core::mem::replace(block, BLOCK_TAKEN)
     }
 
     /// Lets the block of `slot` wait again, in its place in the order.
@@ -275,14 +275,14 @@ impl Limbo {
     /// Whether most of the pages that wait are in huge pages.
     pub fn has_more_in_blocks(&self) -> bool {
         let blocks = self.blocks_ready() * HUGE_PAGES;
-        blocks > 0 && blocks >= (self.head - self.drained) as usize
+        blocks > 0 && blocks >= (self.head - self.aged) as usize
     }
 
-    /// Drains the block that came first.
-    pub fn drain_block(&mut self) -> Option<usize> {
+    /// Begins to age the block that came first.
+    pub fn age_block(&mut self) -> Option<usize> {
         let blocks = self.blocks[..self.blocks_len].iter().copied().enumerate();
         let (block, _) = blocks.filter(|b| Self::waits(b.1)).min_by_key(|b| b.1)?;
-        self.blocks[block] = BLOCK_DRAINING;
+        self.blocks[block] = BLOCK_TAKEN;
         Some(self.block_slot(block))
     }
 
@@ -294,7 +294,7 @@ impl Limbo {
             && (0..HUGE_PAGES).all(|i| self.page(first + i) == Some(addr + i * PAGE_SIZE))
     }
 
-    /// Keeps the frame of a drained block that has given its pages to the cache, if few are kept.
+    /// Keeps the frame of an aged block that has given its pages to the cache, if few are kept.
     /// Otherwise the caller gives the frame back.
     pub fn keep_frame(&mut self, slot: usize) -> bool {
         let keeps =
@@ -316,7 +316,7 @@ impl Limbo {
     }
 
     fn advance_tail(&mut self) {
-        while self.tail < self.drained && self.owner(self.tail).load(Ordering::Acquire) == FREED {
+        while self.tail < self.aged && self.owner(self.tail).load(Ordering::Acquire) == FREED {
             self.tail += 1;
         }
     }
@@ -346,7 +346,7 @@ impl Limbo {
     }
 
     /// Takes all slots that `peek_free` returned, for pages from `addr` on whose frames are on
-    /// their way. No thread drains the slots before `arrive`.
+    /// their way. No thread ages the slots before `arrive`.
     pub fn expect(&mut self, s: Batch, addr: usize, to_store: bool) {
         debug_assert!(s.position == self.head);
         self.take(s.count, addr, to_store);
@@ -370,13 +370,13 @@ impl Limbo {
         n != FREED && n & COMING != 0
     }
 
-    /// Drains up to `want` of the oldest slots.
-    pub fn drain(&mut self, want: usize) -> Option<Batch> {
-        let to_wrap = self.slots - self.drained % self.slots;
-        let most = (want as u64).min(self.head - self.drained).min(to_wrap);
-        let count = (0..most).take_while(|i| !self.is_coming(self.drained + i)).count();
-        let s = Batch { position: self.drained, slot: (self.drained % self.slots) as usize, count };
-        self.drained += count as u64;
+    /// Begins to age up to `want` of the oldest slots.
+    pub fn age(&mut self, want: usize) -> Option<Batch> {
+        let to_wrap = self.slots - self.aged % self.slots;
+        let most = (want as u64).min(self.head - self.aged).min(to_wrap);
+        let count = (0..most).take_while(|i| !self.is_coming(self.aged + i)).count();
+        let s = Batch { position: self.aged, slot: (self.aged % self.slots) as usize, count };
+        self.aged += count as u64;
         (count > 0).then_some(s)
     }
 
@@ -404,17 +404,17 @@ impl Limbo {
         self.of_slot(slot).store(DEAD, Ordering::Release);
     }
 
-    /// Frees a drained batch, which has given its frames back.
+    /// Frees an aged batch, which has given its frames back.
     pub fn finish(&self, s: Batch) {
         for i in 0..s.count as u64 {
             self.owner(s.position + i).store(FREED, Ordering::Release);
         }
     }
 
-    /// Ends, in the child after fork, the draining by threads that do not exist there, and the
+    /// Ends, in the child after fork, the ageing by threads that do not exist there, and the
     /// stock. Calls `release` for batches whose frames may still be there though no page is.
     pub fn after_fork_child(&mut self, mut release: impl FnMut(usize, usize)) {
-        self.drained = self.tail;
+        self.aged = self.tail;
         self.stock = [None; STOCK_MAX];
         for p in self.tail..self.head {
             if matches!(self.owner(p).load(Ordering::Acquire), DEAD | FREED) {
@@ -423,7 +423,7 @@ impl Limbo {
             }
         }
         for block in 0..self.blocks_len {
-            if self.blocks[block] == BLOCK_DRAINING {
+            if self.blocks[block] == BLOCK_TAKEN {
                 self.blocks_came += 1;
                 self.blocks[block] = self.blocks_came;
             }
@@ -433,13 +433,11 @@ impl Limbo {
     /// Asserts the order of the marks.
     pub fn check(&self) {
         assert!(
-            self.tail <= self.drained
-                && self.drained <= self.head
-                && self.head - self.tail <= self.slots
+            self.tail <= self.aged && self.aged <= self.head && self.head - self.tail <= self.slots
         );
-        let is_drained =
-            |s: &Batch| self.tail <= s.position && s.position + s.count as u64 <= self.drained;
-        assert!(self.stock.iter().flatten().all(is_drained));
+        let is_aged =
+            |s: &Batch| self.tail <= s.position && s.position + s.count as u64 <= self.aged;
+        assert!(self.stock.iter().flatten().all(is_aged));
     }
 }
 
@@ -463,7 +461,7 @@ mod tests {
                 next_page += s.count;
             }
             l.check();
-            if let Some(s) = l.drain(1 + round % 5) {
+            if let Some(s) = l.age(1 + round % 5) {
                 for i in 0..s.count {
                     let (page, slot) = expected.pop_front().unwrap();
                     assert_eq!((l.page(s.slot + i), s.slot + i), (Some(page << PAGE_SHIFT), slot));
@@ -476,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_whose_frame_is_on_its_way_is_not_drained() {
+    fn a_slot_whose_frame_is_on_its_way_does_not_age() {
         let mut l = Limbo::new();
         l.init(16, 0).unwrap();
         let take = |l: &mut Limbo, n: usize, addr: usize| {
@@ -485,13 +483,13 @@ mod tests {
             s
         };
         let (a, b) = (take(&mut l, 4, 0x10000), take(&mut l, 3, 0x20000));
-        assert_eq!(l.drain(8), None);
+        assert_eq!(l.age(8), None);
         l.arrive(b, 3);
-        assert_eq!(l.drain(8), None, "the older ones are still on their way");
+        assert_eq!(l.age(8), None, "the older ones are still on their way");
         l.arrive(a, 2);
         assert_eq!(l.page(a.slot + 1), Some(0x11000));
         assert_eq!(l.page(a.slot + 2), None, "it did not come, and younger ones follow");
-        assert_eq!(l.drain(16).map(|s| s.count), Some(7));
+        assert_eq!(l.age(16).map(|s| s.count), Some(7));
         let c = take(&mut l, 5, 0x30000);
         l.arrive(c, 1);
         assert_eq!(l.peek_free(1).map(|s| s.slot), Some(c.slot + 1), "free again");
@@ -507,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_drained_in_the_order_in_which_they_came() {
+    fn blocks_age_in_the_order_in_which_they_came() {
         let mut l = Limbo::new();
         l.init(4, 3).unwrap();
         let addr = |i: usize| i * crate::sys::HUGE_BYTES;
@@ -523,10 +521,10 @@ mod tests {
         assert_eq!(l.page(slots[2] + 5), Some(addr(3) + 5 * PAGE_SIZE));
         l.kill(slots[2]);
         assert!(!l.is_whole(slots[2], addr(3)));
-        assert_eq!(l.drain_block(), Some(slots[0]));
+        assert_eq!(l.age_block(), Some(slots[0]));
         assert!(!l.is_whole(slots[0], addr(1)));
         assert_eq!(
-            (l.ready(), l.draining(), l.in_use()),
+            (l.ready(), l.ageing(), l.in_use()),
             (2 * HUGE_PAGES, HUGE_PAGES, 3 * HUGE_PAGES)
         );
         assert!(
@@ -534,7 +532,7 @@ mod tests {
                 && l.kept_frame() == Some(slots[0])
                 && l.reserve_block().is_none()
         );
-        assert_eq!((l.ready(), l.draining(), l.in_use()), (2 * HUGE_PAGES, 0, 3 * HUGE_PAGES));
+        assert_eq!((l.ready(), l.ageing(), l.in_use()), (2 * HUGE_PAGES, 0, 3 * HUGE_PAGES));
         l.finish_block(slots[0]);
         l.take_block(slots[0], addr(9), 3);
         assert_eq!(
@@ -542,10 +540,10 @@ mod tests {
             (Some(addr(9) + 2 * PAGE_SIZE), None)
         );
         assert_eq!(
-            [l.drain_block(), l.drain_block(), l.drain_block()],
+            [l.age_block(), l.age_block(), l.age_block()],
             [1, 2, 0].map(|i| Some(slots[i]))
         );
-        assert_eq!(l.drain_block(), None);
+        assert_eq!(l.age_block(), None);
     }
 
     #[test]
@@ -555,23 +553,23 @@ mod tests {
         let batch = |l: &mut Limbo, n: usize| {
             let free = l.peek_free(n).unwrap();
             l.take(free.count, 0x1000, false);
-            l.drain(n).unwrap()
+            l.age(n).unwrap()
         };
         let a = batch(&mut l, 4);
         assert!(!l.wants_stock(a.count), "nobody has asked");
         l.want_stock();
-        assert!(l.wants_stock(a.count) && l.draining() == 4);
+        assert!(l.wants_stock(a.count) && l.ageing() == 4);
         assert!(!l.wants_stock(17), "more than a quarter of the ring");
         l.keep_batch(a);
         let b = batch(&mut l, 6);
         l.keep_batch(b);
         l.check();
-        assert_eq!((l.draining(), l.has_stock()), (0, true));
-        assert_eq!((l.take_stock(1), l.draining()), (Some(a), 4), "the rest is not worth it");
+        assert_eq!((l.ageing(), l.has_stock()), (0, true));
+        assert_eq!((l.take_stock(1), l.ageing()), (Some(a), 4), "the rest is not worth it");
         l.finish(a);
-        assert_eq!((l.take_stock(64), l.take_stock(64), l.draining()), (Some(b), None, 6));
+        assert_eq!((l.take_stock(64), l.take_stock(64), l.ageing()), (Some(b), None, 6));
         l.finish(b);
-        assert_eq!((l.draining(), l.has_stock(), l.in_use()), (0, false, 0));
+        assert_eq!((l.ageing(), l.has_stock(), l.in_use()), (0, false, 0));
         let whole = batch(&mut l, 16);
         l.keep_batch(whole);
         let (part, rest) = (l.take_stock(6).unwrap(), l.take_stock(6).unwrap());
@@ -580,9 +578,9 @@ mod tests {
             (Batch { count: 6, ..whole }, whole.slot + 6, 10)
         );
         l.finish(rest);
-        assert_eq!(l.draining(), 6);
+        assert_eq!(l.ageing(), 6);
         l.finish(part);
-        assert_eq!((l.draining(), l.has_stock(), l.in_use()), (0, false, 0));
+        assert_eq!((l.ageing(), l.has_stock(), l.in_use()), (0, false, 0));
         let (small, large) = (batch(&mut l, 4), batch(&mut l, 8));
         l.keep_batch(small);
         l.keep_batch(large);
@@ -618,8 +616,8 @@ mod tests {
         l.init(4, 0).unwrap();
         l.take(4, 0x1000, true);
         assert!(l.peek_free(1).is_none());
-        let a = l.drain(2).unwrap();
-        let b = l.drain(2).unwrap();
+        let a = l.age(2).unwrap();
+        let b = l.age(2).unwrap();
         l.finish(b);
         assert!(l.peek_free(1).is_none(), "the older batch is not finished");
         l.kill(a.slot);
