@@ -5,17 +5,14 @@
 //! they are used again. Where the kernel has no MOVE (5.11 to 6.7), a run is write-protected,
 //! copied and dropped; a write in between is a SIGBUS, which waits for the pager's lock.
 //!
-//! Huge pages go both ways by one MOVE, which keeps them whole if neither side has small pages
-//! there: so they have slots of their own, behind the others, and a dock, where one is filled
-//! before it goes in. The dock is not registered: a touch maps a huge page. Where small pages have
-//! been, their table is left, and a huge page that is moved there is split. Since 6.14 kernels free
-//! an empty table when all that it covers is dropped (`CONFIG_PT_RECLAIM`); whether this one does
-//! is seen at the first try.
+//! Huge pages have slots of their own, behind the others, and a dock (`uffd/huge.rs`).
 #![allow(unsafe_code)]
 // Safety charter: see `mechanism/mod.rs`; sources of COPY are staging, zeros, or buffers borrowed
 // from the caller.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::AtomicBool;
+
+mod huge;
 
 use super::{Filled, Next, Taken};
 use crate::sys::mem::{Mapping, PROT_EXEC, PROT_READ, PROT_WRITE, map_anonymous, map_huge};
@@ -148,10 +145,6 @@ impl Uffd {
         self.has_move
     }
 
-    pub fn has_huge(&self) -> bool {
-        self.huge_slots > 0
-    }
-
     pub fn fds(&self) -> [i32; 3] {
         let proc_mem = self.proc_mem.as_ref().map_or(-1, ProcMem::fd);
         [self.fd.fd(), proc_mem, self.pagemap.as_ref().map_or(-1, Pagemap::fd)]
@@ -172,34 +165,6 @@ impl Uffd {
         let behind = slot - self.slots;
         assert!(behind < self.huge_slots * HUGE_PAGES);
         self.huge + behind * PAGE_SIZE
-    }
-
-    fn dock(&self) -> usize {
-        self.huge + self.huge_slots * HUGE_BYTES
-    }
-
-    /// Page `i` of the huge page that is being filled, in the dock or in slots from `kept` on whose
-    /// frames are kept. The first touch of any page in the dock maps all of it, zero. The caller
-    /// has the dock, or those slots, to itself, and has no other page of it.
-    pub fn with_page_to_fill<T>(
-        &self,
-        kept: Option<usize>,
-        i: usize,
-        f: impl FnOnce(&mut [u8; PAGE_SIZE]) -> T,
-    ) -> T {
-        assert!(i < HUGE_PAGES && self.huge_slots > 0);
-        match kept {
-            Some(slot) => self.slot_mut(slot + i, f),
-            // SAFETY: memory of ours that nobody else uses (the caller's part of the contract: one
-            // at a time).
-            None => f(unsafe { program::page_at_mut(self.dock() + i * PAGE_SIZE) }),
-        }
-    }
-
-    /// Moves a huge page from the dock, or from the slots from `from` on, to an empty place of the
-    /// program. Returns how many pages have gone in; they are the program's from that instant.
-    pub fn fill_huge(&self, addr: usize, from: Option<usize>) -> usize {
-        self.move_in(addr, from.map_or(self.dock(), |slot| self.slot_addr(slot)), HUGE_PAGES)
     }
 
     /// Moves `pages` pages from the slots from `slot` on, as [`Uffd::fill_huge`] does.
@@ -227,52 +192,6 @@ impl Uffd {
             }
         }
         done
-    }
-
-    /// Whether a place where small pages have been keeps their table.
-    pub fn keeps_tables(&self) -> bool {
-        self.keeps_tables.load(Ordering::Relaxed)
-    }
-
-    /// Makes the 2 MiB at `addr`, of which no page is resident, a place for a huge page, though
-    /// small ones have been there. Says whether that may have worked: `is_huge` tells after the
-    /// next huge page has gone in.
-    pub fn clear_table(&self, addr: usize) -> bool {
-        let Some(pagemap) = self.pagemap.as_ref().filter(|_| !self.keeps_tables()) else {
-            return false;
-        };
-        // A page that the kernel itself swapped out before it came under management is there,
-        // though no word tells of it.
-        // SAFETY: nothing is mapped there, and nothing can come but by the pager, whose lock the
-        // caller holds.
-        pagemap.is_empty(addr) && unsafe { program::drop_pages(addr, HUGE_BYTES) }.is_ok()
-    }
-
-    /// Whether the 2 MiB at `addr` are one huge page to the kernel; where it does not say, they are
-    /// taken for one.
-    pub fn is_huge(&self, addr: usize) -> bool {
-        self.pagemap.as_ref().is_none_or(|p| p.is_huge(addr))
-    }
-
-    /// Whether the kernel says that the 2 MiB at `addr` are one huge page.
-    pub fn is_known_huge(&self, addr: usize) -> bool {
-        self.pagemap.as_ref().is_some_and(|p| p.is_huge(addr))
-    }
-
-    /// Whether the pages that `fill_huge` is to move are one huge page, as `is_huge` tells.
-    pub fn is_source_huge(&self, from: Option<usize>) -> bool {
-        self.is_huge(from.map_or(self.dock(), |slot| self.slot_addr(slot)))
-    }
-
-    /// A huge page was split, though `clear_table` had said that there was no table.
-    pub fn note_table_kept(&self) {
-        self.keeps_tables.store(true, Ordering::Relaxed);
-    }
-
-    /// Empties the dock.
-    pub fn clear_dock(&self) {
-        // SAFETY: nothing in it is needed.
-        let _ = unsafe { program::drop_ours(self.dock(), HUGE_BYTES) };
     }
 
     pub fn slot(&self, slot: usize) -> &[u8; PAGE_SIZE] {
@@ -488,67 +407,5 @@ impl Uffd {
             let _ = unsafe { program::drop_ours(self.executable, PAGE_SIZE) };
         }
         t
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn huge_pages_go_out_and_come_in_by_one_move() {
-        const SLOTS: usize = 8;
-        let u = match Uffd::open(true, SLOTS, 3) {
-            Ok(u) => u,
-            Err(e) => return println!("SKIPPED: userfaultfd with MOVE: {e}"),
-        };
-        let program = map_huge(4).unwrap();
-        u.attach(program, 4 * HUGE_BYTES).unwrap();
-        for round in 0..3u8 {
-            for n in 0..4usize {
-                let at = program + n * HUGE_BYTES;
-                for i in (0..HUGE_PAGES).step_by(7) {
-                    u.with_page_to_fill(None, i, |bytes| bytes.fill(round ^ n as u8 ^ i as u8));
-                }
-                assert_eq!(u.fill_huge(at, None), HUGE_PAGES, "round {round}, page {n}");
-            }
-            for n in 0..4usize {
-                let (at, slot) = (program + n * HUGE_BYTES, SLOTS + (n % 3) * HUGE_PAGES);
-                assert_eq!(
-                    u.take_out(at, HUGE_PAGES, slot),
-                    Taken { pages: HUGE_PAGES, next: Next::End }
-                );
-                let value =
-                    |i: usize| if i.is_multiple_of(7) { round ^ n as u8 ^ i as u8 } else { 0 };
-                assert!((0..HUGE_PAGES).all(|i| *u.slot(slot + i) == [value(i); PAGE_SIZE]));
-                assert_eq!(u.fill_huge(at, Some(slot)), HUGE_PAGES);
-                assert_eq!(u.take_out(at, HUGE_PAGES, slot).pages, HUGE_PAGES);
-                u.release_slots(slot, HUGE_PAGES);
-            }
-        }
-    }
-
-    #[test]
-    fn where_small_pages_have_been_a_huge_one_goes_in() {
-        let u = match Uffd::open(true, 8, 2) {
-            Ok(u) => u,
-            Err(e) => return println!("SKIPPED: userfaultfd with MOVE: {e}"),
-        };
-        let program = map_huge(1).unwrap();
-        u.attach(program, HUGE_BYTES).unwrap();
-        u.with_page_to_fill(None, 0, |bytes| bytes[0] = 1);
-        assert_eq!(u.fill_huge(program, None), HUGE_PAGES);
-        if u.keeps_tables() || !u.is_huge(program) {
-            return println!("SKIPPED: huge pages, or PAGEMAP_SCAN");
-        }
-        assert_eq!(u.take_out(program, HUGE_PAGES, 8).pages, HUGE_PAGES);
-        u.release_slots(8, HUGE_PAGES);
-        assert_eq!(u.fill_zero(program, 5), Filled::All);
-        assert!(!u.clear_table(program), "there are pages");
-        assert_eq!(u.take_out(program, 5, 0).pages, 5);
-        assert!(u.clear_table(program));
-        u.with_page_to_fill(None, 0, |bytes| bytes[0] = 1);
-        assert_eq!(u.fill_huge(program, None), HUGE_PAGES);
-        println!("this kernel {} tables", if u.is_huge(program) { "frees" } else { "keeps" });
     }
 }
