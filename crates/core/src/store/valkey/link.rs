@@ -7,15 +7,19 @@
 //!
 //! The descriptor keeps its number, as that of [`remote::Link`](crate::store::remote::Link) does.
 
+mod login;
+mod request;
+
+pub use login::Login;
+pub use request::{Manner, Outcome, PIPELINE_DEPTH, Ticket};
+
 use super::resp::{Address, Complaint, Head, Incoming, Outgoing, Stream};
-use crate::store::remote::{EPROTO, Server};
+use crate::store::remote::EPROTO;
 use crate::sys::file::{self, Fd};
 use crate::sys::socket::{self, Patience};
 use crate::sys::{Errno, Result};
-
-/// Requests whose replies are on their way, or not taken: two writes and a discard of a process;
-/// `uzswap run` sends as many as fit.
-pub const PIPELINE_DEPTH: usize = 16;
+use login::log_in;
+use request::Request;
 
 const ENOTCONN: Errno = Errno(107);
 const ECONNRESET: Errno = Errno(104);
@@ -44,95 +48,6 @@ struct Socket<'a> {
 impl Stream for Socket<'_> {
     fn some(&mut self, into: &mut [u8]) -> Result<usize> {
         socket::receive_some(self.fd, into, self.patience)
-    }
-}
-
-/// The user's name and password, with a zero between them; empty: nobody logs in.
-#[derive(Clone, Copy)]
-pub struct Login {
-    bytes: [u8; Server::NAME_BYTES],
-    len: usize,
-}
-
-impl Login {
-    pub const NOBODY: Login = Login { bytes: [0; Server::NAME_BYTES], len: 0 };
-
-    /// The login in a server's settings, in place of an export's name.
-    pub fn of(server: &Server) -> Login {
-        let mut login = Login { len: server.export().len(), ..Login::NOBODY };
-        login.bytes[..login.len].copy_from_slice(server.export());
-        login
-    }
-
-    fn command(&self) -> Option<Outgoing> {
-        let text = &self.bytes[..self.len];
-        let zero = text.iter().position(|b| *b == 0)?;
-        let (user, password) = (&text[..zero], &text[zero + 1..]);
-        Some(match user {
-            [] => Outgoing::new().command(2).word(b"AUTH").word(password),
-            _ => Outgoing::new().command(3).word(b"AUTH").word(user).word(password),
-        })
-    }
-}
-
-/// Additions to a command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Manner {
-    /// The node has said that it answers for the key this once.
-    pub is_asking: bool,
-    /// A replica is waited for, so many milliseconds at most; 0: none.
-    pub wait_ms: u32,
-}
-
-impl Manner {
-    fn replies(self) -> u8 {
-        1 + u8::from(self.is_asking) + u8::from(self.wait_ms > 0)
-    }
-}
-
-/// The outcome of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Outcome {
-    /// The number that came, 0 for a text.
-    pub said: core::result::Result<i64, Complaint>,
-    /// Replicas that have the value.
-    pub copies: Option<core::result::Result<i64, Complaint>>,
-}
-
-/// The name of a request on one link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ticket {
-    number: u64,
-    /// Connections that broke before.
-    epoch: u32,
-}
-
-#[derive(Clone, Copy)]
-struct Request {
-    manner: Manner,
-    /// Replies that have come.
-    replies: u8,
-    outcome: Outcome,
-}
-
-impl Request {
-    const fn new(manner: Manner) -> Request {
-        Request { manner, replies: 0, outcome: Outcome { said: Ok(0), copies: None } }
-    }
-
-    /// Takes one reply; true: the last.
-    fn take(&mut self, reply: core::result::Result<i64, Complaint>) -> bool {
-        let is_first = self.replies == 0;
-        self.replies += 1;
-        let is_last = self.replies == self.manner.replies();
-        if self.manner.is_asking && is_first {
-            self.outcome.said = reply;
-        } else if self.manner.wait_ms > 0 && is_last {
-            self.outcome.copies = Some(reply);
-        } else if self.outcome.said.is_ok() {
-            self.outcome.said = reply;
-        }
-        is_last
     }
 }
 
@@ -458,20 +373,6 @@ fn text(command: &Outgoing) -> Answer<&[u8]> {
     command.bytes().map_err(|_| Failure::Said(Complaint::Other))
 }
 
-fn log_in(fd: Fd, login: &Login, incoming: &mut Incoming, patience: &mut Patience) -> Answer<()> {
-    incoming.clear();
-    let Some(command) = login.command() else { return Ok(()) };
-    let sent = socket::send(fd, command.bytes().map_err(Failure::Broken)?, patience);
-    sent.map_err(Failure::Broken)?;
-    match incoming.head(&mut Socket { fd, patience }).map_err(Failure::Broken)? {
-        Head::Status if incoming.is_empty() => Ok(()),
-        // A user without a password on a server that asks for none: Redis says so, and goes on.
-        Head::Error(Complaint::Other) => Err(Failure::Said(Complaint::NotAllowed)),
-        Head::Error(why) => Err(Failure::Said(why)),
-        _ => Err(Failure::Broken(EPROTO)),
-    }
-}
-
 /// A connection for one question: CLUSTER SLOTS is a reply of its own kind (see `map.rs`).
 pub fn ask_once<T>(
     to: Address,
@@ -577,19 +478,5 @@ mod tests {
         server.read_exact(&mut asked).unwrap();
         assert_eq!(&asked, b"*4\r\n$8\r\nGETRANGE\r\n$3\r\nkey\r\n$1\r\n9\r\n$2\r\n12\r\n");
         link.close();
-    }
-
-    #[test]
-    fn a_login_names_a_user_only_where_there_is_one_and_the_longest_fits() {
-        let command = |login: &[u8]| {
-            let command = Login::of(&Server::new(&[], login).unwrap()).command();
-            command.map(|c| String::from_utf8(c.bytes().unwrap().to_vec()).unwrap())
-        };
-        assert_eq!(command(b""), None);
-        assert_eq!(command(b"\0pass").unwrap(), "*2\r\n$4\r\nAUTH\r\n$4\r\npass\r\n");
-        let both = "*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$0\r\n\r\n";
-        assert_eq!(command(b"me\0").unwrap(), both);
-        let longest = [&[b'u'; 127][..], b"\0", &[b'p'; 128]].concat();
-        assert!(command(&longest).unwrap().ends_with("p\r\n"));
     }
 }
