@@ -23,8 +23,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use uzswap::sys::{nr, syscall};
 use uzswap_preload::patch::{
-    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_HOOK, CLASS_INLINE,
-    CLASS_LIGHT_HOOK, CLASS_TABLE, HOOK_STACK_BYTES, HookFrame, Hooks, ThreadStart,
+    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, HOOK_STACK_BYTES, HookFrame, Hooks,
+    ROUTE_HOOK, ROUTE_INLINE, ROUTE_LIGHT_HOOK, ROUTE_TABLE, ThreadStart,
 };
 
 const CLONE_VM: u64 = 0x100;
@@ -112,7 +112,7 @@ extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     let f = unsafe { &mut *frame };
     CALLS.fetch_add(1, Ordering::Relaxed);
     if SCRUB.load(Ordering::Relaxed) {
-        if CLASS_TABLE[0].load(Ordering::Relaxed) == CLASS_LIGHT_HOOK {
+        if ROUTE_TABLE[0].load(Ordering::Relaxed) == ROUTE_LIGHT_HOOK {
             scrub_elsewhere();
         } else {
             scrub_vectors();
@@ -216,15 +216,15 @@ fn now_ns() -> u64 {
 }
 
 extern "C" fn constructor(_argc: i32, _argv: *const *const c_char, mut envp: *const *const c_char) {
-    let (mut cache, mut log_path, mut save_method, mut class) = (None, None, None, CLASS_HOOK);
+    let (mut cache, mut log_path, mut save_method, mut route) = (None, None, None, ROUTE_HOOK);
     // SAFETY: the loader passes the environment, a null-terminated array of C strings.
     unsafe {
         while !envp.is_null() && !(*envp).is_null() {
             let entry = CStr::from_ptr(*envp).to_bytes();
             match entry.iter().position(|&b| b == b'=').map(|i| (&entry[..i], &entry[i + 1..])) {
                 Some((b"UZ_PASSTHROUGH", b"inline")) => INLINE_ALL.store(true, Ordering::Relaxed),
-                Some((b"UZ_PASSTHROUGH", b"dormant")) => class = CLASS_INLINE,
-                Some((b"UZ_PASSTHROUGH", b"light")) => class = CLASS_LIGHT_HOOK,
+                Some((b"UZ_PASSTHROUGH", b"dormant")) => route = ROUTE_INLINE,
+                Some((b"UZ_PASSTHROUGH", b"light")) => route = ROUTE_LIGHT_HOOK,
                 Some((b"UZ_PASSTHROUGH_SAVE", &[digit])) => save_method = Some(digit - b'0'),
                 Some((b"UZ_PASSTHROUGH_SCRUB", _)) => SCRUB.store(true, Ordering::Relaxed),
                 Some((b"UZ_PASSTHROUGH_CACHE", dir)) => cache = Some(dir),
@@ -251,8 +251,8 @@ extern "C" fn constructor(_argc: i32, _argv: *const *const c_char, mut envp: *co
     // SAFETY: a constructor of an initfirst library: one thread.
     let report = unsafe { patch::patch_all_loaded(cache) };
     let ns = now_ns() - start;
-    for c in &CLASS_TABLE {
-        c.store(class, Ordering::Relaxed);
+    for c in &ROUTE_TABLE {
+        c.store(route, Ordering::Relaxed);
     }
     log(format_args!(
         "start objects {} sites {} patched {} unpatched {} ns {}\n",

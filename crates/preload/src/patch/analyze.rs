@@ -4,7 +4,7 @@
 //! first:
 //!
 //! ```text
-//!  before   mov eax, 1          jmp slot            the slot runs the mov, looks at the class, and comes back to the
+//!  before   mov eax, 1          jmp slot            the slot runs the mov, looks at the route, and comes back to the
 //!           syscall      ==>    syscall             instruction itself: it stays where it was, so that a signal
 //!           cmp rax, ..         cmp rax, ..         handler, a debugger and an unwinder see the address they know
 //!

@@ -4,7 +4,7 @@
 //!  program text          slot (see slot.rs)                  here
 //!  ------------          -------------------                 ----
 //!  mov eax, 1   ==>      mov eax, 1
-//!  jmp slot              class of 1 is 0? ---- yes --> the instruction, nothing else
+//!  jmp slot              route of 1 is 0? ---- yes --> the instruction, nothing else
 //!                        lea rcx, [after the syscall]
 //!                        jmp  ------------------------------> uzswap_patch_slow
 //!                                                             registers -> HookFrame, vectors -> xsave area
@@ -46,33 +46,18 @@
 
 use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::frame::{
     ACTION_CLONE_THREAD, ACTION_INLINE, HOOK_FRAME_BYTES, HookFrame, PIECE_BYTES, ThreadStart,
 };
+use super::routes::{ROUTE_LIGHT_HOOK, ROUTE_TABLE};
 use super::thread_slot::SLOT_IN_GS;
 #[cfg(doc)]
 use super::vectors::vector_state_bytes;
 use super::vectors::{BY_XSAVE, SAVE_BYTES, SAVE_MASK, SAVE_METHOD, measure_vector_state};
 
-/// Numbers that have a class; larger ones run inline.
-pub const CLASS_COUNT: usize = 512;
-
-/// The instruction runs inline, without a hook.
-pub const CLASS_INLINE: u8 = 0;
-/// The hook is called with all vector state saved (some 90 ns).
-pub const CLASS_HOOK: u8 = 1;
-/// The hook is called with xmm0-15 saved, nothing more (some 10 ns). Rust compiles baseline x86-64
-/// code here, which touches no more than these, and `mem.rs` sees to it that it calls nothing that
-/// does. Floating point, codecs and all other code that is compiled for or dispatches on newer
-/// processors run under [`call_on_stack_saving_vectors`].
-pub const CLASS_LIGHT_HOOK: u8 = 2;
-
-/// One byte per system-call number, a `CLASS_`, read by every patched call.
-pub static CLASS_TABLE: [AtomicU8; CLASS_COUNT] = [const { AtomicU8::new(0) }; CLASS_COUNT];
-
-/// Called for every system call whose class is not 0; returns one of the actions.
+/// Called for every system call whose route is not 0; returns one of the actions.
 pub type Hook = extern "C" fn(*mut HookFrame) -> u64;
 /// Called in a new thread, on the stack of its block, before the thread continues in the program.
 pub type ThreadStartFn = extern "C" fn(*mut ThreadStart);
@@ -98,7 +83,7 @@ pub struct Hooks {
     pub clone_parent: CloneParentFn,
 }
 
-/// Installs the hooks and measures the vector state. Call it before any class is set.
+/// Installs the hooks and measures the vector state. Call it before any route is set.
 pub fn set_hooks(hooks: Hooks) {
     measure_vector_state();
     HOOK.store(hooks.hook as *mut (), Ordering::Release);
@@ -112,9 +97,9 @@ const RED_ZONE: usize = 128;
 const FRAME: usize = RED_ZONE + size_of::<HookFrame>();
 
 unsafe extern "C" {
-    /// Where slots go when a call has a class.
+    /// Where slots go when a call's route leads to the hook.
     pub(super) fn uzswap_patch_slow();
-    /// Where slots go when a call has a class and its hook runs on the thread's hook stack.
+    /// Where slots go when it leads there, and the hook runs on the thread's hook stack.
     pub(super) fn uzswap_patch_slow_own();
     fn uzswap_call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
     fn uzswap_call_on_stack_saving_vectors(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
@@ -215,7 +200,7 @@ global_asm!(
     "    .cfi_def_cfa_register rbx",
     "    cld",
     "    mov ecx, eax",
-    "    lea r11, [rip + {classes}]",
+    "    lea r11, [rip + {routes}]",
     "    cmp byte ptr [r11 + rcx], {light}",
     "    je 6f",
     "    uzswap_save_vectors",
@@ -414,8 +399,8 @@ global_asm!(
     hook = sym HOOK,
     parent = sym CLONE_PARENT,
     child = sym THREAD_START,
-    classes = sym CLASS_TABLE,
-    light = const CLASS_LIGHT_HOOK,
+    routes = sym ROUTE_TABLE,
+    light = const ROUTE_LIGHT_HOOK,
     clone = const ACTION_CLONE_THREAD,
     frame = const FRAME,
     rax = const offset_of!(HookFrame, rax),
@@ -456,7 +441,7 @@ pub unsafe fn call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8)
     unsafe { uzswap_call_on_stack(top, f, arg) }
 }
 
-/// [`call_on_stack`] with the vector state kept, for hooks of [`CLASS_LIGHT_HOOK`]: `f` may use all
+/// [`call_on_stack`] with the vector state kept, for hooks of [`ROUTE_LIGHT_HOOK`]: `f` may use all
 /// vectors that the processor has.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 //!
 //! Programs enter the kernel by a two-byte instruction. libc has some five hundred of them, and the
 //! dynamic loader, the vDSO's fallbacks and a few other objects have some, too. Each is replaced,
-//! in memory, by a jump into a *slot*, which looks up the *class* of the system-call number: class
+//! in memory, by a jump into a *slot*, which looks up the *route* of the system-call number: route
 //! 0 runs the instruction with nothing around it, the others call the *hook*. No symbol is
 //! interposed and libc is not asked, so calls that libc makes for itself (stdio, malloc, threads)
 //! are seen like all others.
@@ -17,7 +17,8 @@
 //!  slot.rs     ... that -> the code that is jumped to
 //!  apply.rs    ... and the jumps
 //!  shared.rs   both as a file's pages, the same for all processes
-//!  entry.rs    from a slot to the hook and back
+//!  routes.rs   which calls go from a slot to the hook
+//!  entry.rs    ... from there to the hook and back
 //!  frame.rs    the registers and stacks of a hook
 //!  vectors.rs  ... and how its vector registers are saved
 //!  cancel_word.rs  ... and whether its call can be cancelled
@@ -53,6 +54,7 @@ mod entry;
 mod frame;
 mod maps;
 mod mem;
+mod routes;
 mod shared;
 mod slot;
 mod table;
@@ -70,13 +72,14 @@ use uzswap::uz_syscall;
 
 pub use cancel_word::cancel_word;
 pub use entry::{
-    CLASS_COUNT, CLASS_HOOK, CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, Hook,
-    Hooks, ThreadStartFn, call_on_stack, call_on_stack_saving_vectors, set_hooks,
+    CloneParentFn, Hook, Hooks, ThreadStartFn, call_on_stack, call_on_stack_saving_vectors,
+    set_hooks,
 };
 pub use frame::{
     ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, HOOK_STACK_BYTES, HookFrame,
     PIECE_GIVEN_BACK, ThreadStart,
 };
+pub use routes::{ROUTE_COUNT, ROUTE_HOOK, ROUTE_INLINE, ROUTE_LIGHT_HOOK, ROUTE_TABLE};
 pub use thread_slot::{
     are_slots_in_gs, keep_slots_in_gs, thread_slot_address, thread_slot_get, thread_slot_of,
     thread_slot_set,

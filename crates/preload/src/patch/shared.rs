@@ -55,8 +55,8 @@ use uzswap::uz_syscall;
 
 use super::apply::{Patch, Source, Text, is_near, map_again, sites_in};
 use super::cache::{CacheDir, Lasting, Stat, boot_id, now_ns, push_hex, stat_path};
-use super::entry::CLASS_COUNT;
 use super::maps::{Mapping, Pagemap};
+use super::routes::ROUTE_COUNT;
 use super::slot::{Links, Slots, pages_for};
 use super::table::{self, Analysis, Counts, SEED, sum};
 
@@ -127,7 +127,7 @@ impl<'a> Shared<'a> {
         let object = stat_path(&mapping.name).ok()?;
         let key = [
             text.start.wrapping_sub(place) as u64,
-            (CLASS_COUNT as u64) << 32 | table::FORMAT as u64,
+            (ROUTE_COUNT as u64) << 32 | table::FORMAT as u64,
             mapping.offset as u64,
             (mapping.device.0 as u64) << 32 | mapping.device.1 as u64,
             mapping.inode,

@@ -3,7 +3,7 @@
 //! ```text
 //!  slot, 128 bytes
 //!    0  moved neighbours (before the instruction)
-//!       mov r11, [classes]; cmp byte ptr [r11 + number], 0
+//!       mov r11, [routes]; cmp byte ptr [r11 + number], 0
 //!       jne slow
 //!       syscall                               or, where it stayed in place, a jump to it
 //!       moved neighbours (after it); jmp back
@@ -38,8 +38,9 @@ use uzswap::sys::{PAGE_SIZE, Result, nr};
 use uzswap::uz_syscall;
 
 use super::apply::Text;
-use super::entry::{CLASS_COUNT, CLASS_TABLE, uzswap_patch_slow, uzswap_patch_slow_own};
+use super::entry::{uzswap_patch_slow, uzswap_patch_slow_own};
 use super::maps::Maps;
+use super::routes::{ROUTE_COUNT, ROUTE_TABLE};
 use super::table::{NO_NUMBER, NO_RIP, Site, Tail};
 
 pub const SLOT_BYTES: usize = 128;
@@ -91,7 +92,7 @@ pub fn slot_range() -> core::ops::Range<usize> {
 /// The addresses in this library that slots refer to.
 #[repr(C)]
 pub struct Links {
-    classes: *const AtomicU8,
+    routes: *const AtomicU8,
     slow_path: unsafe extern "C" fn(),
 }
 
@@ -100,7 +101,7 @@ unsafe impl Sync for Links {}
 
 impl Links {
     pub const fn new() -> Links {
-        Links { classes: CLASS_TABLE.as_ptr(), slow_path: uzswap_patch_slow }
+        Links { routes: ROUTE_TABLE.as_ptr(), slow_path: uzswap_patch_slow }
     }
 }
 
@@ -254,10 +255,10 @@ impl Assembler {
         self.bytes(&d.to_le_bytes());
     }
 
-    /// `mov r11, [links.classes]`
-    fn classes(&mut self, links: usize) {
+    /// `mov r11, [links.routes]`
+    fn routes(&mut self, links: usize) {
         self.bytes(&[0x4c, 0x8b, 0x1d]);
-        self.distance(links + offset_of!(Links, classes), 0);
+        self.distance(links + offset_of!(Links, routes), 0);
     }
 
     fn jump(&mut self, to: usize, near: bool) {
@@ -312,8 +313,8 @@ pub fn emit_slot(
     a.moved(site, bias, 0, syscall);
     let mut unknown = None;
     if site.number != NO_NUMBER {
-        if (site.number as usize) < CLASS_COUNT {
-            a.classes(links);
+        if (site.number as usize) < ROUTE_COUNT {
+            a.routes(links);
             a.bytes(&[0x41, 0x80, 0xbb]); // cmp byte ptr [r11 + number], 0
             a.bytes(&(site.number as u32).to_le_bytes());
             a.bytes(&[0]);
@@ -322,10 +323,10 @@ pub fn emit_slot(
         }
     } else {
         a.bytes(&[0x89, 0xc1]); // mov ecx, eax
-        a.bytes(&[0x81, 0xf9]); // cmp ecx, CLASS_COUNT
-        a.bytes(&(CLASS_COUNT as u32).to_le_bytes());
+        a.bytes(&[0x81, 0xf9]); // cmp ecx, ROUTE_COUNT
+        a.bytes(&(ROUTE_COUNT as u32).to_le_bytes());
         unknown = Some(a.short_branch(0x73)); // jae
-        a.classes(links);
+        a.routes(links);
         a.bytes(&[0x41, 0x80, 0x3c, 0x0b, 0x00]); // cmp byte ptr [r11 + rcx], 0
     }
     let slow = a.short_branch(0x75); // jne
@@ -443,15 +444,15 @@ mod tests {
             }
         }
 
-        /// Checks that the class is looked up. Returns where a number leads that is not in the
+        /// Checks that the route is looked up. Returns where a number leads that is not in the
         /// table, if the number is known only when the call is made.
-        fn check_class(&mut self) -> Option<u64> {
+        fn check_route(&mut self) -> Option<u64> {
             let links = self.links;
             let i = self.next();
             if i.code() == Code::Mov_rm32_r32 {
                 let compare = self.next();
                 let compared = (compare.code(), compare.immediate32());
-                assert_eq!(compared, (Code::Cmp_rm32_imm32, CLASS_COUNT as u32));
+                assert_eq!(compared, (Code::Cmp_rm32_imm32, ROUTE_COUNT as u32));
                 let jae = self.next();
                 assert_eq!(jae.code(), Code::Jae_rel8_64);
                 let load = self.next();
@@ -460,7 +461,7 @@ mod tests {
                 let i = self.next();
                 assert_eq!((i.code(), i.memory_index()), (Code::Cmp_rm8_imm8, Register::RCX));
                 Some(jae.near_branch_target())
-            } else if (self.site.number as usize) < CLASS_COUNT {
+            } else if (self.site.number as usize) < ROUTE_COUNT {
                 assert_eq!((i.code(), i.ip_rel_memory_address()), (Code::Mov_r64_rm64, links));
                 let load = i;
                 let i = self.next();
@@ -526,7 +527,7 @@ mod tests {
         assert_eq!(original[call].ip(), bias + site.syscall_vaddr());
 
         reading.check_moved(&original[..call]);
-        let unknown = reading.check_class();
+        let unknown = reading.check_route();
         let to_slow = reading.next();
         assert_eq!(to_slow.code(), Code::Jne_rel8_64);
         let plain = reading.next();

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 
 use uzswap::sys::{Errno, nr};
 
-use super::classes::{KEPT, LIMITS, is_newer_than_table};
+use super::routes::{KEPT, LIMITS, is_newer_than_table};
 use super::thread::ThreadBlock;
 use super::{
     ACTIVE, Answer, Args, buffers, cancel, descriptors, guests, identity, memory, own_exe,
@@ -116,9 +116,9 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
 
 #[cfg(test)]
 mod tests {
-    use super::super::classes::class_of;
+    use super::super::routes::route_of;
     use super::*;
-    use crate::patch::{CLASS_COUNT, CLASS_INLINE, CLASS_LIGHT_HOOK};
+    use crate::patch::{ROUTE_COUNT, ROUTE_INLINE, ROUTE_LIGHT_HOOK};
     use crate::takeover::PAGER;
     use uzswap::region::RangeFlags;
     use uzswap::sys::PAGE_SIZE;
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn calls_newer_than_the_table_and_those_of_io_uring_do_not_exist() {
         let t = ThreadBlock::allocate().expect("a block");
-        let newer = nr::COUNT..CLASS_COUNT;
+        let newer = nr::COUNT..ROUTE_COUNT;
         let of_io_uring = nr::IO_URING_SETUP..nr::IO_URING_REGISTER + 1;
         for number in newer.chain(of_io_uring) {
             // SAFETY: integers and raw pointers, for which zeros are values.
@@ -155,9 +155,9 @@ mod tests {
             let answer = dispatch(t, number, [0; 6], &mut frame);
             let Answer::Result(r) = answer else { panic!("call {number} reaches the kernel") };
             assert_eq!(r, Errno::ENOSYS.as_return(), "call {number}");
-            assert_eq!(class_of(number, false), CLASS_LIGHT_HOOK, "call {number}");
+            assert_eq!(route_of(number, false), ROUTE_LIGHT_HOOK, "call {number}");
         }
-        assert_eq!(class_of(nr::RSEQ_SLICE_YIELD, true), CLASS_INLINE);
+        assert_eq!(route_of(nr::RSEQ_SLICE_YIELD, true), ROUTE_INLINE);
         t.give_back();
     }
 }

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 
 use uzswap::control::Notice;
 
-use super::{ACTIVE, PAGER, classes, evictor, is_unmanaged, reserved, set_unmanaged};
+use super::{ACTIVE, PAGER, evictor, is_unmanaged, reserved, routes, set_unmanaged};
 
 /// Ends paging, and says why. With all signals blocked, without the pager's lock.
 pub fn end_paging(why: Notice, errno: i32) {
@@ -43,7 +43,7 @@ pub fn ended_in_child(errno: i32) {
 /// Ends the holding of buffers: no page is missing any more.
 fn forget() {
     ACTIVE.store(false, Ordering::SeqCst);
-    classes::set_classes(false);
+    routes::set_routes(false);
 }
 
 /// Ends paging before the process has another thread, or another process in its memory, if the

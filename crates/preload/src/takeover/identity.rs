@@ -21,8 +21,8 @@ use uzswap::sys::program::ProcMem;
 use uzswap::sys::sync::Mutex;
 use uzswap::sys::{Errno, nr, tsc};
 
-use super::classes::LOSING;
 use super::own_stack::runtime;
+use super::routes::LOSING;
 use super::thread::ThreadBlock;
 use super::{
     Answer, Args, FILTERED, PAGER, buffers, descriptors, evictor, is_shared_child, raw, run,

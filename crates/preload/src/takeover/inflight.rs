@@ -6,9 +6,9 @@
 //! every thread is (/proc/self/task/TID/syscall: number and arguments of a blocked call), and the
 //! buffers are held until the thread is found elsewhere.
 //!
-//! From the moment that the classes are set, new calls are hooked. A thread that is "running" then
+//! From the moment that the routes are set, new calls are hooked. A thread that is "running" then
 //! is in the program, in a hooked call, in the last instants of a call that does not block, or has
-//! looked at its class and not made the call yet. Each of them gets processor time to leave that
+//! looked at its route and not made the call yet. Each of them gets processor time to leave that
 //! state: a thread that has used some cannot be there any more, however long others kept it
 //! waiting.
 #![allow(unsafe_code)]
@@ -31,7 +31,7 @@ const BUFFERS_MAX: usize = 512;
 /// few processors.
 const RUNNING_MAX: usize = 1024;
 /// The processor time after which a running thread has left a call that does not block, or has made
-/// the call that it was about to make: 1 ms. The way from the class to the instruction takes a
+/// the call that it was about to make: 1 ms. The way from the route to the instruction takes a
 /// thousandth of it, and a call can copy some MiB in it.
 const PROGRESS_NS: u64 = 1_000_000;
 /// Time between two looks at threads that have not used `PROGRESS_NS`.
@@ -155,7 +155,7 @@ impl Visit for Collector<'_> {
 }
 
 /// Finds the blocked calls and holds their buffers. Called with the pager's lock held, after the
-/// classes were set and before any range is attached.
+/// routes were set and before any range is attached.
 pub fn hold_all() {
     let me = uzswap::sys::gettid();
     let mut f = INFLIGHT.lock();

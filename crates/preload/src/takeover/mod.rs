@@ -18,7 +18,7 @@
 //!   memory             memory own_userfaultfd
 //!   amounts            file_memory reserved relatives inflight
 //!   signals            signals
-//!   what is seen       own_path own_exe pins descriptors classes
+//!   what is seen       own_path own_exe pins descriptors routes
 //!   buffers            cancel buffers
 //!   where code runs    evictor thread owners masks own_stack
 //!   facts              run outside
@@ -41,7 +41,6 @@
 
 mod buffers;
 mod cancel;
-mod classes;
 mod descriptors;
 mod dispatch;
 mod ending;
@@ -63,6 +62,7 @@ mod pins;
 mod process;
 mod relatives;
 mod reserved;
+mod routes;
 mod run;
 mod sandbox;
 mod signals;

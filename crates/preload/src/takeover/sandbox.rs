@@ -21,7 +21,7 @@ use uzswap::sys::{file, nr, userfaultfd};
 use super::own_stack::runtime;
 use super::thread::ThreadBlock;
 use super::{
-    Args, FILTERED, PAGER, buffers, call, classes, ending, evictor, is_shared_child, outside, run,
+    Args, FILTERED, PAGER, buffers, call, ending, evictor, is_shared_child, outside, routes, run,
     signals,
 };
 
@@ -227,7 +227,7 @@ fn leave(t: &'static ThreadBlock) {
         return;
     }
     signals::give_back(t);
-    classes::set_no_classes();
+    routes::set_no_routes();
 }
 
 #[cfg(test)]

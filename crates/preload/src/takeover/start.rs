@@ -25,8 +25,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, fd, file, nr};
 use super::descriptors;
 use super::thread::{self, ThreadBlock};
 use super::{
-    PAGER, PID, call, classes, dispatch, masks, memory, outside, own_stack, owners, process,
-    relatives, run, signals, target,
+    PAGER, PID, call, dispatch, masks, memory, outside, own_stack, owners, process, relatives,
+    routes, run, signals, target,
 };
 use crate::patch;
 
@@ -122,7 +122,7 @@ pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
     thread::came();
     let own_file = note_early_memory();
     hide(&own_file);
-    classes::set_classes(false);
+    routes::set_routes(false);
     patch::set_hooks(patch::Hooks {
         hook: dispatch::hook,
         thread_start: process::thread_start,

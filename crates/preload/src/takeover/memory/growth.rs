@@ -13,8 +13,8 @@ use super::super::reserved::{dormant_pages, inherited_pages};
 use super::super::signals::dump;
 use super::super::thread::{self, ThreadBlock};
 use super::super::{
-    ACTIVE, Args, PAGER, classes, descriptors, evictor, file_memory, inflight, is_settled, masks,
-    outside, relatives, reserved, run, set_unmanaged,
+    ACTIVE, Args, PAGER, descriptors, evictor, file_memory, inflight, is_settled, masks, outside,
+    relatives, reserved, routes, run, set_unmanaged,
 };
 use super::{BREAK, overlaps};
 
@@ -89,7 +89,7 @@ pub(in crate::takeover) fn activate(s: &mut Locked<'_>) {
         return unmanaged(e);
     }
     // From here on buffers are held, before any page can be missing.
-    classes::set_classes(true);
+    routes::set_routes(true);
     ACTIVE.store(true, Ordering::SeqCst);
     dump::begin();
     inflight::hold_all();

@@ -6,7 +6,7 @@ use uzswap::sys::nr;
 
 use super::{descriptors, own_path, pins};
 use crate::calls::shapes::{Disposition, disposition};
-use crate::patch::{CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE};
+use crate::patch::{ROUTE_INLINE, ROUTE_LIGHT_HOOK, ROUTE_TABLE};
 
 /// Calls that read or set the limit on descriptors, which the program sees as if ours did not
 /// exist.
@@ -26,15 +26,15 @@ pub(super) fn is_newer_than_table(number: usize) -> bool {
 }
 
 /// Writes which calls pass the hook.
-pub(super) fn set_classes(active: bool) {
-    for (number, class) in CLASS_TABLE.iter().enumerate() {
-        class.store(class_of(number, active), Ordering::Release);
+pub(super) fn set_routes(active: bool) {
+    for (number, route) in ROUTE_TABLE.iter().enumerate() {
+        route.store(route_of(number, active), Ordering::Release);
     }
 }
 
-/// The class of a call. Those that change mappings, signals, processes and descriptors pass the
+/// The route of a call. Those that change mappings, signals, processes and descriptors pass the
 /// hook always, those with buffers once paging is on.
-pub(super) fn class_of(number: usize, active: bool) -> u8 {
+pub(super) fn route_of(number: usize, active: bool) -> u8 {
     let hooked = match disposition(number) {
         _ if is_newer_than_table(number) => true,
         Disposition::MemoryMap
@@ -56,10 +56,10 @@ pub(super) fn class_of(number: usize, active: bool) -> u8 {
     };
     // This call must find the stack exactly as it is.
     let never = number == nr::RT_SIGRETURN;
-    if hooked && !never { CLASS_LIGHT_HOOK } else { CLASS_INLINE }
+    if hooked && !never { ROUTE_LIGHT_HOOK } else { ROUTE_INLINE }
 }
 
 /// Makes all calls run without the hook from now on, in all threads: the process is left to itself.
-pub(super) fn set_no_classes() {
-    CLASS_TABLE.iter().for_each(|class| class.store(CLASS_INLINE, Ordering::Release));
+pub(super) fn set_no_routes() {
+    ROUTE_TABLE.iter().for_each(|route| route.store(ROUTE_INLINE, Ordering::Release));
 }
