@@ -356,6 +356,25 @@ fn told(comparison: &mut Comparison, text: &str, measured: &Measured) -> Vec<(St
     bars
 }
 
+/// The ways of a measurement by codec, in microseconds, from the lines that were kept of it.
+#[cfg(test)]
+pub fn table(lines: &[&serde_json::Value]) -> String {
+    const WAYS: [&str; 4] = ["bare", "cache", "Rust", "C"];
+    let mut text = format!("| us a page | {} |\n|{}\n", WAYS.join(" | "), "---|".repeat(5));
+    for line in lines {
+        for what in ["store", "load"] {
+            let cell = |way: &&str| {
+                let ns = line["figures"]["times_ns"][format!("{way} {what}")][0].as_f64();
+                ns.map_or("-".to_string(), |ns| format!("{:.2}", ns / 1e3))
+            };
+            let codec = line["arm"].as_str().unwrap_or_default();
+            let cells: Vec<String> = WAYS.iter().map(cell).collect();
+            text += &format!("| {codec}: {what} | {} |\n", cells.join(" | "));
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use uzswap_cli::pages::Pages;
@@ -423,5 +442,15 @@ mod tests {
         let batches = [&pages[..]];
         let mut load = face_load("wrong", &Wrong, 0, &batches);
         (load.1)(0);
+    }
+    #[test]
+    fn a_table_has_a_row_for_each_codec_and_way() {
+        let times = json!({"bare store": [7498, 7029, 7879, 14], "cache store": [8173, 1, 1, 14],
+            "Rust store": [8340, 1, 1, 14], "bare load": [1897, 1, 1, 14]});
+        let line = json!({"arm": "lz4", "figures": {"times_ns": times}});
+        let expected = "| us a page | bare | cache | Rust | C |\n|---|---|---|---|---|\n\
+                        | lz4: store | 7.50 | 8.17 | 8.34 | - |\n\
+                        | lz4: load | 1.90 | - | - | - |\n";
+        assert_eq!(table(&[&line]), expected);
     }
 }
