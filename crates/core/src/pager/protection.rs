@@ -19,7 +19,7 @@ use crate::cache::{LoadError, Origin, Print};
 use crate::control::trace::Kind;
 use crate::latency::FaultKind;
 use crate::policy::WINDOW_LOCKED_PAGES;
-use crate::policy::limbo::Stretch;
+use crate::policy::limbo::Batch;
 use crate::region::{PageState, Range};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
@@ -240,17 +240,17 @@ impl Pager {
         Ok((pages, from))
     }
 
-    /// Gives the pages of a claimed stretch of limbo to the cache from where they are. Returns the
-    /// frames freed and the pages refused.
+    /// Gives the pages of a batch of limbo that ages out to the cache, from where they are. Returns
+    /// the frames freed and the pages refused.
     pub(super) fn age_in_place(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-        stretch: Stretch,
+        batch: Batch,
     ) -> (usize, usize) {
         let (mut freed, mut refused) = (0, 0);
-        for first in (0..stretch.count).step_by(LEAVING_PAGES) {
-            let (slot, count) = (stretch.slot + first, LEAVING_PAGES.min(stretch.count - first));
+        for first in (0..batch.count).step_by(LEAVING_PAGES) {
+            let (slot, count) = (batch.slot + first, LEAVING_PAGES.min(batch.count - first));
             let leavers = self.claim_slots(s, slot, count);
             let aged = s.unlocked(|| self.give_leavers_to_cache(active, &leavers));
             self.recount_own();
@@ -263,7 +263,7 @@ impl Pager {
                 self.end_claim(s, page, 1);
             }
         }
-        s.limbo.finish(stretch);
+        s.limbo.finish(batch);
         (freed, refused)
     }
 

@@ -75,9 +75,6 @@ pub struct Batch {
     pub count: usize,
 }
 
-/// A batch, as `pager/protection.rs` still calls it.
-pub type Stretch = Batch;
-
 impl Default for Limbo {
     fn default() -> Self {
         Self::new()
