@@ -18,20 +18,6 @@ pub const IN_BYTES: usize = 132 << 10;
 /// Holds the reply to a read of 128 KiB, and heads.
 pub const OUT_BYTES: usize = 132 << 10;
 
-/// A stream that can say that nothing has come.
-pub trait Input: Read {
-    /// As `read`, between two requests: where nothing has come it may fail with `WouldBlock`
-    /// instead of waiting.
-    fn read_between(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.read(to)
-    }
-
-    /// A request follows that may take long without a read.
-    fn expect_long(&mut self) {}
-}
-
-impl Input for &[u8] {}
-
 pub struct Channel<R, W> {
     input: R,
     output: W,
@@ -42,19 +28,7 @@ pub struct Channel<R, W> {
     filled: usize,
 }
 
-impl<R, W> Channel<R, W> {
-    /// The channel over other streams, with all that has come and is to go.
-    pub fn over<I, O>(self, input: I, output: O) -> Channel<I, O> {
-        let Channel { there, start, end, to_go, filled, .. } = self;
-        Channel { input, output, there, start, end, to_go, filled }
-    }
-
-    pub fn input(&mut self) -> &mut R {
-        &mut self.input
-    }
-}
-
-impl<R: Input, W: Write> Channel<R, W> {
+impl<R: Read, W: Write> Channel<R, W> {
     /// Makes the buffers. The error: there is no memory for them.
     pub fn new(input: R, output: W) -> io::Result<Channel<R, W>> {
         // Mappings take what was touched of them, and nothing once the connection has ended.
@@ -70,14 +44,6 @@ impl<R: Input, W: Write> Channel<R, W> {
 
     /// Waits until `n` bytes are there, side by side; at most [`IN_BYTES`].
     pub fn fill(&mut self, n: usize) -> io::Result<()> {
-        self.fill_by(n, R::read)
-    }
-
-    fn fill_by(
-        &mut self,
-        n: usize,
-        read: fn(&mut R, &mut [u8]) -> io::Result<usize>,
-    ) -> io::Result<()> {
         assert!(n <= IN_BYTES, "nobody waits for more than fits");
         while self.available() < n {
             self.flush()?;
@@ -85,8 +51,7 @@ impl<R: Input, W: Write> Channel<R, W> {
                 self.there.as_mut_slice().copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, self.available());
             }
-            let free = &mut self.there.as_mut_slice()[self.end..IN_BYTES];
-            match read(&mut self.input, free) {
+            match self.input.read(&mut self.there.as_mut_slice()[self.end..IN_BYTES]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => self.end += read,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -107,12 +72,6 @@ impl<R: Input, W: Write> Channel<R, W> {
     /// The next bytes, waited for.
     pub fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         self.fill(N)?;
-        Ok(self.take(N).try_into().expect("as many"))
-    }
-
-    /// The first bytes of a request, waited for as a stream waits between two requests.
-    pub fn begin<const N: usize>(&mut self) -> io::Result<[u8; N]> {
-        self.fill_by(N, R::read_between)?;
         Ok(self.take(N).try_into().expect("as many"))
     }
 
@@ -186,8 +145,6 @@ mod tests {
     /// Gives a few bytes at a time.
     struct Drip<'a>(&'a [u8], usize);
 
-    impl Input for Drip<'_> {}
-
     impl Read for Drip<'_> {
         fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
             let n = self.1.min(to.len()).min(self.0.len());
@@ -214,16 +171,6 @@ mod tests {
             }
             assert!(channel.skip(bytes.len() as u64).is_err(), "there are no more");
         }
-    }
-
-    #[test]
-    fn what_has_come_and_is_to_go_stays_over_other_streams() {
-        let mut channel = Channel::new(&b"abc"[..], Vec::new()).unwrap();
-        assert_eq!(channel.array().unwrap(), *b"a");
-        channel.put(b"one");
-        let mut channel = channel.over(&b"de"[..], Vec::new());
-        assert_eq!((channel.array().unwrap(), channel.available()), (*b"bcde", 0));
-        assert_eq!(channel.into_output(), b"one");
     }
 
     #[test]

@@ -6,10 +6,10 @@
 //! protocol ends the connection; one that is only unknown here is answered by an error, and the
 //! client goes on.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::time::Instant;
 
-use crate::channel::{Channel, Input};
+use crate::channel::Channel;
 use crate::protocol::*;
 
 /// The longest option that is read: names have at most 4096 bytes.
@@ -68,7 +68,7 @@ fn broken(what: &str) -> io::Error {
 }
 
 /// Shakes hands until `deadline`. `None`: the client wanted no more than to ask.
-pub fn shake<R: Input, W: Write>(
+pub fn shake<R: Read, W: Write>(
     channel: &mut Channel<R, W>,
     export: &Export,
     deadline: Instant,
@@ -114,7 +114,7 @@ pub fn shake<R: Input, W: Write>(
     Err(broken("too many options"))
 }
 
-fn answer<R: Input, W: Write>(
+fn answer<R: Read, W: Write>(
     channel: &mut Channel<R, W>,
     export: &Export,
     option: u32,
@@ -167,7 +167,7 @@ fn answer<R: Input, W: Write>(
 }
 
 /// INFO and GO: says what the export is like; false if there is none of that name.
-fn inform<R: Input, W: Write>(
+fn inform<R: Read, W: Write>(
     channel: &mut Channel<R, W>,
     export: &Export,
     option: u32,
@@ -213,7 +213,7 @@ fn inform<R: Input, W: Write>(
 }
 
 /// LIST_ and SET_META_CONTEXT: the one context that there is.
-fn contexts<R: Input, W: Write>(
+fn contexts<R: Read, W: Write>(
     channel: &mut Channel<R, W>,
     export: &Export,
     option: u32,
@@ -255,7 +255,7 @@ fn contexts<R: Input, W: Write>(
     reply(channel, option, REP_ACK, &[])
 }
 
-fn refuse<R: Input, W: Write>(
+fn refuse<R: Read, W: Write>(
     channel: &mut Channel<R, W>,
     option: u32,
     error: u32,
@@ -264,7 +264,7 @@ fn refuse<R: Input, W: Write>(
     reply(channel, option, error, &[why.as_bytes()])
 }
 
-fn reply<R: Input, W: Write>(
+fn reply<R: Read, W: Write>(
     channel: &mut Channel<R, W>,
     option: u32,
     kind: u32,

@@ -15,8 +15,7 @@
 //! - *Channel* (`channel.rs`): two buffers of fixed size beside a socket. The lengths that a client
 //!   sends cause no allocation.
 //! - *Handshake*, *session*: the two halves of a connection.
-//! - *Server* (`server.rs`): so many connections at one time and no more.
-//! - *Crew* (`crew.rs`): a thread for each connection, of which as many work as processors.
+//! - *Server* (`server.rs`): one thread for each connection, so many at one time and no more.
 //! - *Orders* (`orders.rs`): what zram's users write into its files, as lines of text.
 //! - *Keeper* (`keeper.rs`): the thread that does what nobody waits for.
 //!
@@ -26,7 +25,6 @@
 //! its lock ([`disk`]); reads need none, as the cache gives a page as it was at one moment.
 
 pub mod channel;
-mod crew;
 pub mod disk;
 pub mod handshake;
 pub mod keeper;

@@ -1,26 +1,25 @@
 //! Connections: who may come, how many, how long they may take to say what they want.
 //!
-//! One thread for each, which shakes hands and then joins the [`crew`](crate::crew). A client that
-//! is slow, or stopped, keeps one thread waiting and nobody else; so there is a largest number of
-//! connections, and a handshake has a deadline, after which the place is free again. Once it has
-//! shaken hands a client may be silent for as long as it likes: kernels are.
+//! One thread for each. A client that is slow, or stopped, keeps its own thread waiting and nobody
+//! else; so there is a largest number of connections, and a handshake has a deadline, after which
+//! the place is free again. Once it has shaken hands a client may be silent for as long as it
+//! likes: kernels are.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::channel::{Channel, Input};
-use crate::crew::Crew;
+use crate::channel::Channel;
 use crate::disk::Disk;
 use crate::handshake::{self, Export};
 use crate::keeper::Upkeep;
 use crate::orders;
+use crate::session::Session;
 
 /// Connections at one time: each takes a thread and 264 KiB.
 pub const CONNECTIONS_MOST: usize = 64;
@@ -39,7 +38,7 @@ pub enum Listener {
 
 /// A connection of either kind.
 #[derive(Debug)]
-pub enum Stream {
+enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
@@ -59,27 +58,6 @@ impl Listener {
 }
 
 impl Stream {
-    pub fn fd(&self) -> RawFd {
-        match self {
-            Stream::Unix(s) => s.as_raw_fd(),
-            Stream::Tcp(s) => s.as_raw_fd(),
-        }
-    }
-
-    pub fn read(&self, to: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Unix(s) => (&mut &*s).read(to),
-            Stream::Tcp(s) => (&mut &*s).read(to),
-        }
-    }
-
-    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Unix(s) => (&mut &*s).write(bytes),
-            Stream::Tcp(s) => (&mut &*s).write(bytes),
-        }
-    }
-
     fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
         match self {
             Stream::Unix(s) => {
@@ -109,19 +87,23 @@ impl Patient<'_> {
     }
 }
 
-impl Input for Patient<'_> {}
-
 impl Read for Patient<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.before()?;
-        self.stream.read(to)
+        match self.stream {
+            Stream::Unix(s) => (&mut &*s).read(to),
+            Stream::Tcp(s) => (&mut &*s).read(to),
+        }
     }
 }
 
 impl Write for Patient<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.before()?;
-        self.stream.write(bytes)
+        match self.stream {
+            Stream::Unix(s) => (&mut &*s).write(bytes),
+            Stream::Tcp(s) => (&mut &*s).write(bytes),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -169,23 +151,12 @@ impl Server {
 
     /// Serves the disk to whoever connects, in threads of its own, until the process ends.
     pub fn listen(self: &Arc<Self>, listener: Listener) -> io::Result<()> {
-        // A thread that reads the store keeps a processor free, so all may work then.
-        let at_work = match self.disk.has_store() {
-            true => CONNECTIONS_MOST,
-            false => thread::available_parallelism().map_or(1, usize::from),
-        };
-        self.listen_by(listener, at_work)
-    }
-
-    /// As `listen`, by so many threads at a time.
-    pub fn listen_by(self: &Arc<Self>, listener: Listener, at_work: usize) -> io::Result<()> {
-        let crew = Arc::new(Crew::new(at_work, CONNECTIONS_MOST)?);
         self.accept(
             listener,
             "uzswap-disk",
             |server| &server.clients,
-            move |server, stream| {
-                let _ = server.serve(stream, &crew);
+            |server, stream| {
+                let _ = server.serve(stream);
             },
         )
     }
@@ -198,7 +169,7 @@ impl Server {
             |server| &server.orderers,
             |server, stream| {
                 let deadline = Cell::new(Some(Instant::now() + PATIENCE));
-                let mut line = Patient { stream: &stream, deadline: &deadline };
+                let mut line = Patient { stream, deadline: &deadline };
                 // The work may take any time; its answer must be taken within a minute.
                 let _ = orders::serve(&mut line, server, || {
                     deadline.set(Some(Instant::now() + PATIENCE * 6));
@@ -212,7 +183,7 @@ impl Server {
         listener: Listener,
         name: &'static str,
         counter: fn(&Server) -> &AtomicUsize,
-        serve: impl Fn(&Server, Stream) + Clone + Send + 'static,
+        serve: fn(&Server, &Stream),
     ) -> io::Result<()> {
         let server = self.clone();
         let builder = || thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES);
@@ -228,10 +199,10 @@ impl Server {
                 };
                 // A client for which there is no place, or no thread, is turned away: nothing may
                 // wait here.
-                let (server, serve) = (server.clone(), serve.clone());
+                let server = server.clone();
                 let _ = builder().spawn(move || {
                     if let Some(_place) = Place::take(counter(&server)) {
-                        serve(&server, stream);
+                        serve(&server, &stream);
                     }
                 });
             }
@@ -245,10 +216,10 @@ impl Server {
 
     /// One connection from its first byte to its last. An error says only that the client has gone,
     /// or spoke something else.
-    fn serve(&self, stream: Stream, crew: &Arc<Crew>) -> io::Result<()> {
+    fn serve(&self, stream: &Stream) -> io::Result<()> {
         let until = Instant::now() + PATIENCE;
         let deadline = Cell::new(Some(until));
-        let side = || Patient { stream: &stream, deadline: &deadline };
+        let side = || Patient { stream, deadline: &deadline };
         let mut channel = Channel::new(side(), side())?;
         let export = Export { read_only: self.disk.is_read_only(), ..self.export.clone() };
         let Some(agreement) = handshake::shake(&mut channel, &export, until)? else {
@@ -256,9 +227,7 @@ impl Server {
         };
         deadline.set(None);
         stream.set_patience(None)?;
-        let channel = channel.over((), ());
-        crew.join(&self.disk, stream, channel, agreement);
-        Ok(())
+        Session { channel: &mut channel, disk: &self.disk, agreement }.serve()
     }
 }
 

@@ -12,11 +12,11 @@
 //! FLUSH and FUA have nothing to do. Bytes are where they will be, in the keeping of this process,
 //! when the reply to their write goes out. No flush would keep them longer than the process lives.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 
 use uzswap::cache::Page;
 
-use crate::channel::{Channel, Input, OUT_BYTES};
+use crate::channel::{Channel, OUT_BYTES};
 use crate::disk::{Disk, DiskError, Extent, PAGE_BYTES, count};
 use crate::handshake::Agreement;
 use crate::protocol::*;
@@ -26,8 +26,6 @@ const PAGE: usize = PAGE_BYTES as usize;
 const EXTENTS_MOST: usize = 2048;
 /// Payload is taken in pieces of this many bytes at most, of whole pages.
 const PIECE_BYTES: usize = 64 << 10;
-/// Requests without payload are long from so many bytes on: to drop as many takes a millisecond.
-const LONG_BYTES: u64 = 16 << 20;
 
 impl From<DiskError> for Error {
     fn from(error: DiskError) -> Error {
@@ -67,11 +65,11 @@ pub struct Session<'a, R, W> {
     pub agreement: Agreement,
 }
 
-impl<R: Input, W: Write> Session<'_, R, W> {
+impl<R: Read, W: Write> Session<'_, R, W> {
     /// Serves requests until the client disconnects.
     pub fn serve(&mut self) -> io::Result<()> {
         loop {
-            let request = match self.channel.begin() {
+            let request = match self.channel.array() {
                 Ok(bytes) => Request::parse(&bytes)
                     .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "not a request"))?,
                 // Clients may also leave like this between two requests.
@@ -150,9 +148,6 @@ impl<R: Input, W: Write> Session<'_, R, W> {
 
     fn run(&mut self, request: &Request) -> Done {
         let (at, len) = (request.offset, u64::from(request.len));
-        if len > LONG_BYTES && !matches!(request.command, CMD_READ | CMD_WRITE) {
-            self.channel.input().expect_long();
-        }
         match request.command {
             CMD_READ => {
                 count(&self.disk.traffic.reads, 1);

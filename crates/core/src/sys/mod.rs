@@ -12,7 +12,6 @@ pub mod aio;
 pub mod codec_ffi;
 pub mod contention;
 pub mod cpu;
-pub mod epoll;
 pub mod fd;
 pub mod file;
 pub mod fork_mark;

@@ -221,19 +221,6 @@ pub fn receive_some(fd: Fd, buf: &mut [u8], patience: &mut Patience) -> Result<u
     }
 }
 
-/// Receives what has come, without waiting: nothing is `EAGAIN`, the end of the stream 0 bytes.
-pub fn receive_now(fd: Fd, buf: &mut [u8]) -> Result<usize> {
-    // SAFETY: the slice is exclusively borrowed and writable for its length.
-    unsafe { uz_syscall!(nr::RECVFROM, fd, buf.as_mut_ptr(), buf.len(), MSG_DONTWAIT, 0, 0) }
-}
-
-/// Sends as much as the kernel takes without waiting.
-pub fn send_now(fd: Fd, bytes: &[u8]) -> Result<usize> {
-    let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
-    // SAFETY: the slice is borrowed and readable for its length.
-    unsafe { uz_syscall!(nr::SENDTO, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0) }
-}
-
 /// Receives exactly so many bytes. The end of the stream before that is an error.
 pub fn receive(fd: Fd, mut buf: &mut [u8], patience: &mut Patience) -> Result<()> {
     while !buf.is_empty() {
@@ -245,22 +232,6 @@ pub fn receive(fd: Fd, mut buf: &mut [u8], patience: &mut Patience) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn without_waiting_there_is_what_has_come_and_no_more_goes_than_fits() {
-        use std::os::fd::AsRawFd;
-        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
-        let (near, fd) = (near.as_raw_fd(), far.as_raw_fd());
-        let mut buf = [0; 8];
-        assert_eq!(receive_now(near, &mut buf), Err(Errno::EAGAIN));
-        assert_eq!(send_now(fd, b"some"), Ok(4));
-        assert_eq!((receive_now(near, &mut buf), &buf[..4]), (Ok(4), &b"some"[..]));
-        let much = vec![1; 4 << 20];
-        assert!(send_now(fd, &much).unwrap() < much.len());
-        assert_eq!(send_now(fd, &much), Err(Errno::EAGAIN));
-        drop(far);
-        while receive_now(near, &mut vec![0; 1 << 20]).unwrap() > 0 {}
-    }
-
     use super::*;
     use crate::sys::fd::number_limits;
     use crate::sys::file::testing;

@@ -1,10 +1,8 @@
 //! Connections over sockets: many of them, slow ones, and orders.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -21,39 +19,25 @@ struct Served {
 
 impl Served {
     fn new(disk: Disk, name: &str) -> Served {
-        Served::by(disk, name, CONNECTIONS_MOST)
-    }
-
-    /// By so many threads at a time.
-    fn by(disk: Disk, name: &str, at_work: usize) -> Served {
         let path = std::env::temp_dir().join(format!("uzswap-disk-{}-{name}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let export = export(&disk);
         let server = Arc::new(Server::new(Arc::new(disk), export, Arc::new(Upkeep::new(None, 0))));
-        let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
-        server.listen_by(listener, at_work).unwrap();
+        server.listen(Listener::Unix(UnixListener::bind(&path).unwrap())).unwrap();
         Served { server, path }
     }
 
     fn connect(&self) -> UnixStream {
-        let stream = UnixStream::connect(&self.path).unwrap();
-        // A test fails rather than wait for ever.
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        stream
+        UnixStream::connect(&self.path).unwrap()
     }
 
     /// A client in its session.
     fn client(&self) -> UnixStream {
-        self.client_that_sends(&[])
-    }
-
-    /// A client in its session that has sent bytes together with its handshake.
-    fn client_that_sends(&self, bytes: &[u8]) -> UnixStream {
         let mut stream = self.connect();
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).unwrap();
         stream.write_all(&[0, 0, 0, 3]).unwrap();
-        stream.write_all(&[&b"IHAVEOPT\0\0\0\x01\0\0\0\0"[..], bytes].concat()).unwrap();
+        stream.write_all(&[&b"IHAVEOPT\0\0\0\x01\0\0\0\0"[..]].concat()).unwrap();
         let mut export = [0; 10];
         stream.read_exact(&mut export).unwrap();
         stream
@@ -123,105 +107,24 @@ fn who_comes_when_all_places_are_taken_is_turned_away() {
 
 #[test]
 fn who_does_not_take_replies_keeps_nobody_else_waiting() {
-    for at_work in [1, CONNECTIONS_MOST] {
-        let served = Served::by(disk(64 * MIB, 80 * MIB), "greedy", at_work);
-        let mut greedy = served.client();
-        write(&mut greedy, 0, &noise(1, MIB as usize));
-        // Asks for far more than the socket holds, and takes nothing; then goes in the middle of a
-        // write.
-        for n in 0..64 {
-            greedy.write_all(&request(0, CMD_READ, n, 0, MIB as u32)).unwrap();
-        }
-        let mut half = served.client();
-        half.write_all(&request(0, CMD_WRITE, 1, 0, 4 << 20)).unwrap();
-        half.write_all(&[1; 5000]).unwrap();
-        let mut other = served.client();
-        for n in 0..20 {
-            write(&mut other, 32 * MIB + n * 4096, &[n as u8; 4096]);
-        }
-        drop((greedy, half));
-        eventually("they have gone", || served.server.clients() == 1);
-        served.server.disk.cache().check();
+    let served = Served::new(disk(64 * MIB, 80 * MIB), "greedy");
+    let mut greedy = served.client();
+    write(&mut greedy, 0, &noise(1, MIB as usize));
+    // Asks for far more than the socket holds, and takes nothing; then goes in the middle of a
+    // write.
+    for n in 0..64 {
+        greedy.write_all(&request(0, CMD_READ, n, 0, MIB as u32)).unwrap();
     }
-}
-
-#[test]
-fn who_sends_and_sends_keeps_nobody_else_waiting() {
-    let served = Served::by(disk(64 * MIB, 80 * MIB), "chatty", 1);
-    let is_over = AtomicBool::new(false);
-    let chatty = served.client();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let asked = request(0, CMD_READ, 1, 0, 4096).repeat(16);
-            while !is_over.load(Ordering::Relaxed) {
-                (&chatty).write_all(&asked).unwrap();
-            }
-            let _ = chatty.shutdown(Shutdown::Write);
-        });
-        scope.spawn(|| while matches!((&chatty).read(&mut [0; 64 << 10]), Ok(1..)) {});
-        let mut others = [served.client(), served.client()];
-        for n in 0..20 {
-            others.iter_mut().for_each(|other| write(other, n * 4096, &[n as u8; 4096]));
-        }
-        is_over.store(true, Ordering::Relaxed);
-    });
-}
-
-#[test]
-fn more_clients_than_threads_at_work_find_what_they_wrote() {
-    const EACH: usize = 64 << 10;
-    for at_work in [1, 3] {
-        let served = Served::by(disk(MIB, 4 * MIB), "crowd", at_work);
-        let work = |n: u64| {
-            let (mut next, mut stream) = (random(n), served.client());
-            let (first, mut model) = (n * EACH as u64, vec![0; EACH]);
-            for round in 0..100 {
-                let at = next(EACH as u64 - 1) as usize;
-                let len = 1 + next((EACH - at) as u64) as usize;
-                if round % 2 == 0 {
-                    let bytes = noise(n + round, len);
-                    write(&mut stream, first + at as u64, &bytes);
-                    model[at..at + len].copy_from_slice(&bytes);
-                } else {
-                    assert!(read_by(&mut stream, first + at as u64, len) == model[at..at + len]);
-                }
-            }
-        };
-        thread::scope(|scope| {
-            (0..8).for_each(|n| _ = scope.spawn(move || work(n)));
-        });
-        eventually("they have gone", || served.server.clients() == 0);
-        served.server.disk.cache().check();
+    let mut half = served.client();
+    half.write_all(&request(0, CMD_WRITE, 1, 0, 4 << 20)).unwrap();
+    half.write_all(&[1; 5000]).unwrap();
+    let mut other = served.client();
+    for n in 0..20 {
+        write(&mut other, 32 * MIB + n * 4096, &[n as u8; 4096]);
     }
-}
-
-#[test]
-fn requests_that_came_with_the_handshake_or_in_parts_are_served_where_others_wait() {
-    let served = Served::by(disk(MIB, 4 * MIB), "early", 1);
-    let mut quiet = [served.client(), served.client()];
-    write(&mut quiet[0], 0, &[7; 4096]);
-    let asked = request(0, CMD_READ, 5, 0, 4096);
-    let mut early = served.client_that_sends(&asked);
-    let mut reply = [0; 16 + 4096];
-    early.read_exact(&mut reply).unwrap();
-    assert_eq!((&reply[..16], &reply[16..]), (&simple_reply(0, 5)[..], &[7; 4096][..]));
-    early.write_all(&asked[..10]).unwrap();
-    assert_eq!(read_by(&mut quiet[1], 1, 3), [7; 3]);
-    early.write_all(&asked[10..]).unwrap();
-    early.read_exact(&mut reply).unwrap();
-    assert_eq!((&reply[..16], &reply[16..]), (&simple_reply(0, 5)[..], &[7; 4096][..]));
-}
-
-#[test]
-fn a_connection_that_has_ended_is_closed_while_others_go_on() {
-    let served = Served::by(disk(MIB, 4 * MIB), "ended", 1);
-    let mut all: Vec<UnixStream> = (0..4).map(|_| served.client()).collect();
-    while let Some(mut last) = all.pop() {
-        all.iter_mut().for_each(|one| write(one, 0, &[1; 100]));
-        last.write_all(&request(0, CMD_DISC, 0, 0, 0)).unwrap();
-        assert_eq!(last.read(&mut [0; 1]).unwrap(), 0);
-        eventually("a place is free", || served.server.clients() == all.len());
-    }
+    drop((greedy, half));
+    eventually("they have gone", || served.server.clients() == 1);
+    served.server.disk.cache().check();
 }
 
 #[test]
