@@ -1,8 +1,8 @@
 //! Bringing a page back, from wherever it is.
 //!
-//! An object of the pool is pinned under the lock and decompressed without it, where it lies (a
-//! group in a buffer of its own: [`super::group`]). Meanwhile the entry may be invalidated, or its
-//! object go to the store: the bytes stay until the thread has unpinned them. An object that waits
+//! An object of the pool is pinned under the lock, copied and decompressed without it (a group in a
+//! buffer of its own: [`super::group`]). Meanwhile the entry may be invalidated, or its object go
+//! to the store: the bytes stay until the thread has copied them. An object that waits
 //! to be written is copied under the lock. An object in the file is read into a reader's buffer
 //! with no other lock held; meanwhile the entry may be invalidated, written elsewhere by
 //! compaction, its place reused. None of that needs a reference count: the seal names the place and
@@ -247,7 +247,7 @@ pub struct Loaded {
 /// An entry as seen under the lock.
 enum Seen<'a> {
     Done,
-    /// The object stays where it lies until it is unpinned: codec and pool.
+    /// The object stays where it lies until it is copied: codec and pool.
     Pinned(CodecId, u8, Pinned<'a>),
     /// The object is in the stream's buffer: codec and length.
     Copied(CodecId, usize),
@@ -273,10 +273,12 @@ impl<S: Store> SwapCache<S> {
                 let (out, scratch) = stream.out.as_mut_slice().split_at_mut(PAGE_SIZE);
                 match self.look(key, page, out, scratch)? {
                     (Seen::Pinned(codec, pool, pinned), known) => {
-                        let object = pinned.bytes(out);
-                        let unpacked = self.unpack(codec, &mut stream.scratch, object, page);
-                        self.unpin(pool, pinned);
-                        unpacked?;
+                        // Codecs wait for each line of memory that comes; a copy does not.
+                        let (object, was_freed) = pinned.copy_to(out);
+                        if let Some(freed) = was_freed {
+                            self.state.lock().bury_object(pool, freed);
+                        }
+                        self.unpack(codec, &mut stream.scratch, object, page)?;
                         Ok((Seen::Done, known))
                     }
                     (Seen::Copied(codec, len), known) => {
@@ -367,13 +369,6 @@ impl<S: Store> SwapCache<S> {
             },
         };
         Ok((seen, known))
-    }
-
-    /// Lets an object go.
-    pub(super) fn unpin(&self, pool: u8, pinned: Pinned<'_>) {
-        if let Some(freed) = pinned.unpin() {
-            self.state.lock().bury_object(pool, freed);
-        }
     }
 
     fn load_from_file(&self, key: SwapEntry, page: &mut Page) -> core::result::Result<(), Failure> {

@@ -81,8 +81,9 @@ fn pin_event(pool: &mut Pool, model: &mut Model, choices: &mut impl Choices) {
         2 if !model.pinned.is_empty() => {
             let at = choices.index(model.pinned.len());
             let (pinned, bytes) = model.pinned.swap_remove(at);
-            assert_eq!(pinned.bytes(&mut scratch), bytes);
-            pinned.unpin().inspect(|h| pool.bury(*h));
+            let (copy, was_freed) = pinned.copy_to(&mut scratch);
+            assert_eq!(copy, bytes);
+            was_freed.inspect(|h| pool.bury(*h));
         }
         3 if !model.unfilled.is_empty() => {
             let at = choices.index(model.unfilled.len());

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   the owner's lock         no lock                     the owner's lock
-//!   pin(handle)     ->  Pinned: bytes, unpin   -- if it was freed meanwhile -->  bury(handle)
+//!   pin(handle)     ->  Pinned: copy_to        -- if it was freed meanwhile -->  bury(handle)
 //!   place(length)   ->  Unfilled: fill         -- likewise ------------------->
 //! ```
 //!
@@ -62,12 +62,12 @@ impl Extents {
     pub fn new(first: *mut u8, at: usize, second: impl FnOnce() -> *mut u8, len: usize) -> Self {
         let first_len = len.min(PAGE_SIZE - at);
         let second_len = len - first_len;
-        let second = if second_len == 0 { core::ptr::null_mut() } else { second() };
+        let second = if second_len == 0 { core::ptr::dangling_mut() } else { second() };
         Extents { first: first.wrapping_add(at), first_len, second, second_len }
     }
 }
 
-/// An object that keeps its place and its bytes. It must be unpinned.
+/// An object that keeps its place and its bytes, until it is copied.
 #[must_use]
 pub struct Pinned<'a> {
     extents: Extents,
@@ -85,33 +85,25 @@ impl Pinned<'_> {
         Pinned { extents, pins: core::ptr::from_ref(pins), handle, _pool: PhantomData }
     }
 
-    /// The object's bytes: where they lie, or assembled in `scratch` if they are in two frames.
+    /// Copies the object's bytes to the begin of `out`, which is at least as long, and lets it go.
+    /// A handle that comes back was freed meanwhile: the pool has to `bury` it.
     #[inline]
-    pub fn bytes<'s>(&'s self, scratch: &'s mut [u8]) -> &'s [u8] {
+    pub fn copy_to<'o>(self, out: &'o mut [u8]) -> (&'o [u8], Option<Handle>) {
         let Extents { first, first_len, second, second_len } = self.extents;
-        // SAFETY: the object is pinned and filled: see the charter.
-        let first = unsafe { core::slice::from_raw_parts(first, first_len) };
-        if second_len == 0 {
-            return first;
-        }
-        // SAFETY: as above.
-        let second = unsafe { core::slice::from_raw_parts(second, second_len) };
-        scratch[..first_len].copy_from_slice(first);
-        scratch[first_len..self.handle.len()].copy_from_slice(second);
-        &scratch[..self.handle.len()]
-    }
-
-    /// Lets the object go. A handle that comes back was freed meanwhile: the pool has to `bury` it.
-    #[inline]
-    #[must_use]
-    pub fn unpin(self) -> Option<Handle> {
-        // SAFETY: the pool lives, and its tables never move: see the charter.
-        unsafe { &*self.pins }.unpin().then_some(self.handle)
+        let (head, tail) = out[..self.handle.len()].split_at_mut(first_len);
+        // SAFETY: the object is pinned and filled, and the pool lives: see the charter. The lengths
+        // are those of `extents`.
+        let was_freed = unsafe {
+            core::ptr::copy_nonoverlapping(first, head.as_mut_ptr(), first_len);
+            core::ptr::copy_nonoverlapping(second, tail.as_mut_ptr(), second_len);
+            (*self.pins).unpin()
+        };
+        (&out[..self.handle.len()], was_freed.then_some(self.handle))
     }
 }
 
 impl Unfilled<'_> {
-    /// Copies the object's bytes to their place, and lets it go. As [`Pinned::unpin`].
+    /// Copies the object's bytes to their place, and lets it go. As [`Pinned::copy_to`].
     #[inline]
     #[must_use]
     pub fn fill(self, bytes: &[u8]) -> Option<Handle> {
@@ -133,7 +125,7 @@ impl Pool {
     /// process.
     ///
     /// # Safety
-    /// The pool lives, and is not replaced, until the object is unpinned.
+    /// The pool lives, and is not replaced, until the object is let go.
     #[inline]
     pub unsafe fn pin<'a>(&self, h: Handle) -> Option<Pinned<'a>> {
         match self {
