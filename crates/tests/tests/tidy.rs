@@ -63,9 +63,14 @@ const LONG: [(&str, &str, &str); 5] = [
 /// The largest file: larger ones are data, and belong outside of the tree; of results only lines
 /// are kept.
 const BYTES_MOST: u64 = 128 * 1024;
-const LARGE: [(&str, u64); 1] = [("docs/results.jsonl", 512 * 1024)];
+const LARGE: [(&str, u64); 3] = [
+    ("docs/results.jsonl", 512 * 1024),
+    // Cargo writes these, a line or more for each package of others.
+    ("Cargo.lock", 64 * 1024),
+    ("fuzz/Cargo.lock", 64 * 1024),
+];
 
-/// The whole tree without the kept results: what a clone has to fetch, but for its history.
+/// The whole tree without these: what people have written.
 const TREE_BYTES_MOST: u64 = 6 << 20;
 
 /// README fits one page.

@@ -88,7 +88,7 @@ impl Pinned<'_> {
     /// Copies the object's bytes to the begin of `out`, which is at least as long, and lets it go.
     /// A handle that comes back was freed meanwhile: the pool has to `bury` it.
     #[inline]
-    pub fn copy_to<'o>(self, out: &'o mut [u8]) -> (&'o [u8], Option<Handle>) {
+    pub fn copy_to(self, out: &mut [u8]) -> (&[u8], Option<Handle>) {
         let Extents { first, first_len, second, second_len } = self.extents;
         let (head, tail) = out[..self.handle.len()].split_at_mut(first_len);
         // SAFETY: the object is pinned and filled, and the pool lives: see the charter. The lengths
