@@ -62,23 +62,15 @@ def version():
 
 def build(zig):
     """Compiles all three files; the directory where they are."""
-
-    def cargo(verb, *arguments):
-        subprocess.run(["cargo", verb, "--release", *arguments], cwd=ROOT, check=True)
-
+    packages = ["-p", "uzswap-cli", "-p", "uzswap-preload", "-p", "uzswap-clib"]
+    cargo = ["cargo", "zigbuild" if zig else "build", "--release", *packages]
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     if not zig:
-        cargo("build", "-p", "uzswap-cli", "-p", "uzswap-preload", "-p", "uzswap-clib")
+        subprocess.run(cargo, cwd=ROOT, check=True)
         return target / "release"
-    # In a directory of its own: flags of one build would make the other compile everything again.
-    old = ["--target", f"{ZIG_TARGET}.{ZIG_GLIBC}"]
-    cargo("zigbuild", "-p", "uzswap-cli", "--bin", COMMAND, *old)
-    cargo("zigbuild", "-p", "uzswap-clib", *old)
-    # zig's linker cannot make it the first of a program, and it needs no glibc, old or new.
-    cargo("build", "-p", "uzswap-preload")
-    made = target / ZIG_TARGET / "release"
-    shutil.copy(target / "release" / LIBRARY, made)
-    return made
+    # Of its own: flags of one build would make the other compile everything again.
+    subprocess.run([*cargo, "--target", f"{ZIG_TARGET}.{ZIG_GLIBC}"], cwd=ROOT, check=True)
+    return target / ZIG_TARGET / "release"
 
 
 def needs(path):

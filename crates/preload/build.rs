@@ -12,11 +12,6 @@
 //! The command's package links the same library once more, as a program that `cargo install` copies
 //! (`cli/build.rs`). It is told the options, so that they are named in one place.
 //!
-//! zig's linker, by which wheels are made for an older glibc, knows neither `initfirst` nor
-//! `exclude-libs`, and brings functions of its own that are in `standalone.c`. So it links what is
-//! no library to be used, without a constructor (`linked_by_zig`), because cargo links one along
-//! with the command. The wheel has the library of the usual linker, which needs no glibc at all.
-//!
 //! This script also makes a sum of the sources on which a patched text depends: texts are kept in
 //! files between starts, and those that another build has made are not mapped.
 
@@ -71,24 +66,15 @@ fn standalone() -> PathBuf {
     object
 }
 
-/// Whether cargo has been told to link by zig: `cargo zigbuild` names a script of its own.
-fn is_linked_by_zig() -> bool {
-    println!("cargo::rustc-check-cfg=cfg(linked_by_zig)");
-    println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
-    std::env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("zigcc"))
-}
-
 fn main() {
     let object = standalone();
-    if is_linked_by_zig() {
-        println!("cargo::rustc-cfg=linked_by_zig");
-    } else {
-        println!("cargo:rustc-cdylib-link-arg={}", object.display());
-        OPTIONS.iter().for_each(|option| println!("cargo:rustc-cdylib-link-arg={option}"));
-    }
+    println!("cargo:rustc-cdylib-link-arg={}", object.display());
     println!("cargo::metadata=object={}", object.display());
     println!("cargo::metadata=options={}", OPTIONS.join(" "));
     println!("cargo:rustc-env=UZSWAP_PATCH_SUM={:016x}", sum_of_sources());
     println!("cargo:rerun-if-changed={SOURCES}");
+    for option in OPTIONS {
+        println!("cargo:rustc-cdylib-link-arg={option}");
+    }
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -12,9 +12,7 @@ pub mod patch;
 pub mod takeover;
 
 /// The loader calls this before any other constructor (`-z initfirst`). Without a control
-/// descriptor in the environment it does nothing. A linker that cannot say so makes no library that
-/// is used (`build.rs`).
-#[cfg(not(linked_by_zig))]
+/// descriptor in the environment it does nothing.
 #[used]
 #[allow(unsafe_code)]
 // SAFETY: the section holds pointers to functions of this signature, which the loader calls once.
