@@ -49,7 +49,6 @@ VERSION = r'^version = "(.+)"'
 VERSIONS = (
     ("Cargo.toml", r'^uzswap = .*version = "(.+?)"'),
     ("Cargo.toml", r'^uzswap-disk = .*version = "(.+?)"'),
-    ("Cargo.toml", r'^uzswap-preload = .*version = "(.+?)"'),
     ("python/uzswap/__init__.py", r'^__version__ = "(.+)"'),
     ("crates/clib/include/uzswap.h", r'^#define UZSWAP_VERSION "(.+)"'),
 )
