@@ -9,9 +9,6 @@
 //! The library is linked with `standalone.c` and needs no other one. Executed by itself it begins
 //! at `uzswap_start` (`src/boot`).
 //!
-//! The command's package links the same library once more, as a program that `cargo install` copies
-//! (`cli/build.rs`). It is told the options, so that they are named in one place.
-//!
 //! This script also makes a sum of the sources on which a patched text depends: texts are kept in
 //! files between starts, and those that another build has made are not mapped.
 
@@ -20,10 +17,6 @@ use std::process::Command;
 
 /// The sources of the slots and of the code to which they jump.
 const SOURCES: &str = "src/patch";
-
-/// How the library is linked, beside `standalone.c`.
-const OPTIONS: [&str; 4] =
-    ["-Wl,-z,initfirst", "-Wl,-z,now", "-Wl,--exclude-libs,ALL", "-Wl,-e,uzswap_start"];
 
 fn sum(mut h: u64, bytes: &[u8]) -> u64 {
     // FNV-1a.
@@ -67,14 +60,11 @@ fn standalone() -> PathBuf {
 }
 
 fn main() {
-    let object = standalone();
-    println!("cargo:rustc-cdylib-link-arg={}", object.display());
-    println!("cargo::metadata=object={}", object.display());
-    println!("cargo::metadata=options={}", OPTIONS.join(" "));
+    println!("cargo:rustc-cdylib-link-arg={}", standalone().display());
     println!("cargo:rustc-env=UZSWAP_PATCH_SUM={:016x}", sum_of_sources());
     println!("cargo:rerun-if-changed={SOURCES}");
-    for option in OPTIONS {
-        println!("cargo:rustc-cdylib-link-arg={option}");
+    for option in ["-z,initfirst", "-z,now", "--exclude-libs,ALL", "-e,uzswap_start"] {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,{option}");
     }
     println!("cargo:rerun-if-changed=build.rs");
 }

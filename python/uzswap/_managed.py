@@ -5,7 +5,6 @@ def is_managed() -> bool:
     """Whether this process runs under uzswap."""
     try:
         with open("/proc/self/maps", "rb") as maps:
-            # By cargo its file has no suffix.
-            return any(b"/libuzswap_preload" in line for line in maps)
+            return any(b"/libuzswap_preload.so" in line for line in maps)
     except OSError:
         return False

@@ -168,16 +168,9 @@ pub fn default_cache(env: Env, remarks: &mut Vec<String>) -> Option<PathBuf> {
 /// The variable that names the preload library.
 pub const PRELOAD_VARIABLE: &str = "UZSWAP_PRELOAD";
 const LIBRARY: &str = "libuzswap_preload.so";
-/// The library as cargo installs it, which copies programs only, by names without a dot.
-const LIBRARY_OF_CARGO: &str = "libuzswap_preload";
 
-/// Where the preload library may lie, by the directory of the command: beside it (a build
-/// directory, or what cargo has installed), or in ../lib/uzswap (another installation).
-fn beside(own_directory: &Path) -> [PathBuf; 3] {
-    [LIBRARY, LIBRARY_OF_CARGO, "../lib/uzswap/libuzswap_preload.so"].map(|p| own_directory.join(p))
-}
-
-/// The preload library: where one belongs to this command, or where UZSWAP_PRELOAD says.
+/// The preload library: beside the command (a build directory), in ../lib/uzswap (an installation),
+/// or where UZSWAP_PRELOAD says.
 pub fn find_preload(env: Env) -> Result<PathBuf, String> {
     let path = match env(PRELOAD_VARIABLE).filter(|v| !v.is_empty()) {
         Some(given) => {
@@ -191,7 +184,9 @@ pub fn find_preload(env: Env) -> Result<PathBuf, String> {
         None => {
             let own = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
             let own_directory = own.parent().unwrap_or(Path::new("/"));
-            let found = beside(own_directory).iter().find_map(|c| fs::canonicalize(c).ok());
+            let candidates =
+                [own_directory.join(LIBRARY), own_directory.join("../lib/uzswap").join(LIBRARY)];
+            let found = candidates.iter().find_map(|c| fs::canonicalize(c).ok());
             found.ok_or_else(|| {
                 format!(
                     "{LIBRARY} is neither beside {} nor in ../lib/uzswap: build it (cargo build \

@@ -1,5 +1,0 @@
-//! The preload library where `cargo install` has put it, beside the command: all of it is the crate
-//! `uzswap-preload`, and `build.rs` says how it is linked.
-#![no_main]
-
-extern crate uzswap_preload as _;
