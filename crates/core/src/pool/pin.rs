@@ -21,11 +21,9 @@
 #![allow(unsafe_code)]
 
 use core::marker::PhantomData;
-use core::ops::Range;
 
 use super::frames::Growth;
 use super::{Handle, Pool, PoolError, check_length};
-use crate::sys::PAGE_SIZE;
 use crate::sys::mem::Table;
 use crate::sys::pin::PinCount;
 
@@ -49,23 +47,8 @@ impl Pins {
     }
 }
 
-/// Where an object lies: in one frame, or in two.
-pub(super) struct Extents {
-    pub first: *mut u8,
-    pub first_len: usize,
-    pub second: *mut u8,
-    pub second_len: usize,
-}
-
-impl Extents {
-    /// An object that begins at `at` of a frame, and goes on at the begin of another one.
-    pub fn new(first: *mut u8, at: usize, second: impl FnOnce() -> *mut u8, len: usize) -> Self {
-        let first_len = len.min(PAGE_SIZE - at);
-        let second_len = len - first_len;
-        let second = if second_len == 0 { core::ptr::dangling_mut() } else { second() };
-        Extents { first: first.wrapping_add(at), first_len, second, second_len }
-    }
-}
+/// Addresses and lengths of an object's parts: it lies in one frame, or in two.
+pub(super) type Extents = [(*mut u8, usize); 2];
 
 /// An object that keeps its place and its bytes, until it is copied.
 #[must_use]
@@ -89,7 +72,7 @@ impl Pinned<'_> {
     /// A handle that comes back was freed meanwhile: the pool has to `bury` it.
     #[inline]
     pub fn copy_to(self, out: &mut [u8]) -> (&[u8], Option<Handle>) {
-        let Extents { first, first_len, second, second_len } = self.extents;
+        let [(first, first_len), (second, second_len)] = self.extents;
         let (head, tail) = out[..self.handle.len()].split_at_mut(first_len);
         // SAFETY: the object is pinned and filled, and the pool lives: see the charter. The lengths
         // are those of `extents`.
@@ -107,14 +90,14 @@ impl Unfilled<'_> {
     #[inline]
     #[must_use]
     pub fn fill(self, bytes: &[u8]) -> Option<Handle> {
-        let Pinned { extents, pins, handle, .. } = self.0;
+        let Pinned { extents: [first, second], pins, handle, .. } = self.0;
         assert_eq!(bytes.len(), handle.len(), "pool: an object of another length was placed");
-        let (first, second) = bytes.split_at(extents.first_len);
+        let (head, tail) = bytes.split_at(first.1);
         // SAFETY: the object is pinned, and nobody else has its bytes before this is over: see the
         // charter. The lengths are those of `extents`.
         unsafe {
-            core::ptr::copy_nonoverlapping(first.as_ptr(), extents.first, first.len());
-            core::ptr::copy_nonoverlapping(second.as_ptr(), extents.second, second.len());
+            core::ptr::copy_nonoverlapping(head.as_ptr(), first.0, head.len());
+            core::ptr::copy_nonoverlapping(tail.as_ptr(), second.0, tail.len());
             (*pins).unpin_finished().then_some(handle)
         }
     }
@@ -163,10 +146,4 @@ impl Pool {
             p.bury(h);
         }
     }
-}
-
-/// The part of a slot that lies in its first frame, and the one in its second.
-pub(super) fn parts(at: usize, len: usize) -> (Range<usize>, Range<usize>) {
-    let end = (at + len).min(PAGE_SIZE);
-    (at..end, 0..at + len - end)
 }

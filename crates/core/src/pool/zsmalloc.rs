@@ -29,8 +29,10 @@ mod check;
 mod compact;
 mod zspages;
 
+use core::ops::Range;
+
 use super::frames::Frames;
-use super::pin::{Extents, Pinned, Pins, parts};
+use super::pin::{Extents, Pinned, Pins};
 use super::size_class::{CLASS_COUNT, CLASSES, MAX_CHAIN, MAX_SLOTS, SizeClass, class_of};
 use super::{
     ClassStats, FULLNESS_COLUMNS, Handle, INDEX_BITS, MOST_BYTES, PoolError, PoolKind, PoolTag,
@@ -227,16 +229,14 @@ impl Zsmalloc {
     pub(super) fn read<'a>(&'a self, h: Handle, scratch: &'a mut [u8]) -> &'a [u8] {
         let Some((z, slot)) = self.find(h) else { stale(h) };
         assert!(!self.is_unfilled(h), "pool: {h:?} has no bytes yet");
-        let zspage = self.zspage(z);
-        let (position, at) = zspage.class().place(slot);
-        let (first, second) = parts(at, h.len());
-        let first = self.frames.get(zspage.frames[position], first);
-        if second.is_empty() {
-            return first;
+        let [(first, head), (second, tail)] = self.parts(z, slot, h.len());
+        let head = self.frames.get(first, head);
+        if tail.is_empty() {
+            return head;
         }
-        let (head, tail) = scratch[..h.len()].split_at_mut(first.len());
-        head.copy_from_slice(first);
-        tail.copy_from_slice(self.frames.get(zspage.frames[position + 1], second));
+        let (to_head, to_tail) = scratch[..h.len()].split_at_mut(head.len());
+        to_head.copy_from_slice(head);
+        to_tail.copy_from_slice(self.frames.get(second, tail));
         &scratch[..h.len()]
     }
 
@@ -314,23 +314,30 @@ impl Zsmalloc {
 
     /// Copies `bytes` to a slot, all of whose frames are attached.
     fn write(&mut self, z: u32, slot: usize, bytes: &[u8]) {
+        let [(first, head), (second, tail)] = self.parts(z, slot, bytes.len());
+        let (of_head, of_tail) = bytes.split_at(head.len());
+        self.frames.get_mut(first, head).copy_from_slice(of_head);
+        if !tail.is_empty() {
+            self.frames.get_mut(second, tail).copy_from_slice(of_tail);
+        }
+    }
+
+    /// The parts of an object of `len` bytes, each with its frame; the second may be empty.
+    fn parts(&self, z: u32, slot: usize, len: usize) -> [(u32, Range<usize>); 2] {
         let zspage = self.zspage(z);
         let (position, at) = zspage.class().place(slot);
-        let (first, second) = parts(at, bytes.len());
-        let frames = [zspage.frames[position], zspage.frames[(position + 1) % MAX_CHAIN]];
-        let (head, tail) = bytes.split_at(first.len());
-        self.frames.get_mut(frames[0], first).copy_from_slice(head);
-        if !tail.is_empty() {
-            self.frames.get_mut(frames[1], second).copy_from_slice(tail);
-        }
+        let end = (at + len).min(PAGE_SIZE);
+        let tail = at + len - end;
+        let second = if tail == 0 { 0 } else { zspage.frames[position + 1] };
+        [(zspage.frames[position], at..end), (second, 0..tail)]
     }
 
     /// Where an object of `len` bytes lies.
     fn extents(&self, z: u32, slot: usize, len: usize) -> Extents {
-        let zspage = self.zspage(z);
-        let (position, at) = zspage.class().place(slot);
-        let second = || self.frames.address(zspage.frames[position + 1]);
-        Extents::new(self.frames.address(zspage.frames[position]), at, second, len)
+        self.parts(z, slot, len).map(|(frame, part)| match part.len() {
+            0 => (core::ptr::dangling_mut(), 0),
+            len => (self.frames.address(frame).wrapping_add(part.start), len),
+        })
     }
 
     /// Marks a ready slot as the place of `entry`'s object.
