@@ -298,6 +298,18 @@ fn nobody_reads_an_object_whose_bytes_are_still_to_come() {
                 }
             }
         };
+        // Its number is the next to be used, and a thread that brings a window asks for it still.
+        let stale = cache.swap_out(&content(0, 1)).unwrap();
+        cache.free(stale);
+        let late = spawn(&cache, move |cache| {
+            for _ in 0..4 {
+                let mut page = [0; 4096];
+                match cache.swap_in(stale, &mut page) {
+                    Ok(()) => assert!(page == content(0, 1) || page == content(10, 1)),
+                    Err(why) => assert_eq!(why, LoadError::NotFound),
+                }
+            }
+        });
         let one = spawn(&cache, stores(0));
         let two = spawn(&cache, stores(10));
         let others = spawn(&cache, |cache| {
@@ -306,7 +318,7 @@ fn nobody_reads_an_object_whose_bytes_are_still_to_come() {
             cache.compact();
             cache.shrink(1 << 30);
         });
-        join([one, two, others]);
+        join([late, one, two, others]);
         cache.check();
     });
 }

@@ -191,10 +191,27 @@ fn managed_already(workshop: &Workshop) -> Result<Verdict, String> {
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     };
-    let watched = output(estimate(workshop).args([&pid, "--for", "1s"]));
+    let refused = is_refused(workshop, &pid);
     let _ = run.kill();
     let _ = run.wait();
-    let watched = watched?;
+    if let Verdict::Failed(why) = refused? {
+        return Ok(Verdict::Failed(why));
+    }
+    // A shell that starts the program has no library yet, or loses it for a moment.
+    let library = workshop.uzswap().with_file_name("libuzswap_preload.so");
+    let mut late = Command::new(command("sh")?)
+        .args(["-c", "sleep 0.5; LD_PRELOAD=$0 exec sleep 100"])
+        .arg(library)
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let refused = is_refused(workshop, &late.id().to_string());
+    let _ = late.kill();
+    let _ = late.wait();
+    refused
+}
+
+fn is_refused(workshop: &Workshop, pid: &str) -> Result<Verdict, String> {
+    let watched = output(estimate(workshop).args([pid, "--for", "1s"]))?;
     let said = String::from_utf8_lossy(&watched.stderr).into_owned();
     let is_right = watched.status.code() == Some(2) && said.contains("is under uzswap already");
     Ok(Verdict::check(is_right && said.lines().count() == 1, || said))

@@ -142,9 +142,7 @@ pub fn permit(pid: u32) -> Result<(), String> {
     if maps.is_empty() {
         return Err(no_memory(&what));
     }
-    if maps.contains("libuzswap_preload") {
-        return Err(format!("{what} is under uzswap already: 'uzswap ps' shows what it holds"));
-    }
+    refuse_managed(pid, &maps)?;
     clear(pid).map_err(|e| match e.kind() {
         ErrorKind::NotFound => format!(
             "this kernel does not tell which pages are touched ({directory}/clear_refs is \
@@ -152,6 +150,22 @@ pub fn permit(pid: u32) -> Result<(), String> {
         ),
         _ => refused(&e),
     })
+}
+
+/// Refuses a process that has come under uzswap since it was permitted: one that was between two
+/// programs, as the shells that start others are, has no library for a moment.
+pub fn permit_still(pid: u32) -> Result<(), String> {
+    // One that has ended stays permitted.
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    refuse_managed(pid, &String::from_utf8_lossy(&maps))
+}
+
+fn refuse_managed(pid: u32, maps: &str) -> Result<(), String> {
+    if !maps.contains("libuzswap_preload") {
+        return Ok(());
+    }
+    let name = crate::os::name_of(pid);
+    Err(format!("process {pid} ({name}) is under uzswap already: 'uzswap ps' shows what it holds"))
 }
 
 fn no_memory(what: &str) -> String {

@@ -105,6 +105,7 @@ pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
         // It may end while it is watched.
         let name = vec![crate::os::name_of(pid)];
         let seen = watch_process(pid, arguments.duration.unwrap_or(WATCHED_FOR), &interrupt)?;
+        look::permit_still(pid).map_err(Failure::environment)?;
         // From here on an interrupt means the end.
         let interrupt = Interrupt::install();
         conclude(seen, name, &arguments.memory, &interrupt, json.as_mut())?;

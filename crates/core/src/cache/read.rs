@@ -312,7 +312,7 @@ impl<S: Store> SwapCache<S> {
     ) -> core::result::Result<(Seen<'_>, Loaded), LoadError> {
         let mut guard = self.state.lock();
         let s = &mut *guard;
-        let Some(id) = s.lookup(key) else {
+        let Some(id) = s.lookup(key).filter(|id| s.has_page(*id)) else {
             s.counters.missing_loads += 1;
             return Err(LoadError::NotFound);
         };
@@ -329,11 +329,7 @@ impl<S: Store> SwapCache<S> {
             wants_copy: s.may_keep(id, self.is_dense()),
         };
         let seen = match e.location() {
-            Location::Free => unreachable!("looked up"),
-            Location::Gone => {
-                s.counters.missing_loads += 1;
-                return Err(LoadError::NotFound);
-            }
+            Location::Free | Location::Gone => unreachable!("has a page"),
             Location::Same(word) => {
                 s.counters.same_filled_loads += 1;
                 drop(guard);

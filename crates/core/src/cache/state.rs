@@ -403,6 +403,14 @@ impl<S: Store> State<S> {
         }
     }
 
+    /// Whether an entry has a page to load. A page that left while its copy was kept has none any
+    /// more. Nor has one whose object is unfilled: its owner does not know the entry yet, so that
+    /// the asker means the page that had this number before.
+    pub fn has_page(&self, id: u32) -> bool {
+        let e = self.entries.get(id);
+        e.location() != Location::Gone && !self.is_unfilled(e)
+    }
+
     /// The least recently used object of the pool, but for kept ones.
     pub fn oldest(&self) -> Option<u32> {
         [self.cold.last, self.old.last, self.young.last].into_iter().find(|id| *id != NONE)

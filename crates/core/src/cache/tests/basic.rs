@@ -48,6 +48,30 @@ fn pages_come_back_from_every_place() {
     assert_eq!((c.stored_pages, c.pool_pages, c.store_pages, c.compr_data_bytes), (0, 0, 0, 0));
 }
 
+/// A thread that brings a window loads entries that others may free meanwhile, and whose numbers
+/// they may use again.
+#[test]
+fn an_object_that_is_still_to_be_filled_is_no_page_yet() {
+    let (cache, _) = in_memory(usize::MAX);
+    let before = cache.swap_out(&noise(1)).unwrap();
+    cache.free(before);
+    let (mut page, mut out) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+    page[100..110].fill(7);
+    let object = cache.codecs.compress_sparse(&page, &mut out).expect("nearly all is zero");
+    let bytes = &out[..object.len];
+    let content = Content::Compressed(object.codec, bytes);
+    let (attempt, unfilled) = cache.state.lock().take_unfilled(Owner::Any, content);
+    let Attempt::Done(entry) = attempt else { panic!("there is room") };
+    assert_eq!(entry, before, "its number is used again");
+    let missing = cache.counters().missing_loads;
+    assert_eq!(cache.swap_in(before, &mut [0; PAGE_SIZE]), Err(LoadError::NotFound));
+    assert_eq!(cache.counters().missing_loads, missing + 1);
+    assert!(unfilled.expect("it is in the pool").fill(bytes).is_none());
+    assert_eq!(loaded(&cache, entry), page);
+    cache.free(entry);
+    cache.check();
+}
+
 /// Pages of records that resemble those of other pages.
 fn record_page(tag: u64) -> Page {
     static KINDS: LazyLock<[Vec<u8>; 40]> =
