@@ -91,7 +91,7 @@ def stage(bin_dir, tree):
 
     for name, path in (
         (builder.COMMAND, "usr/bin/uzswap"),
-        (builder.LIBRARY, f"usr/lib/uzswap/{builder.LIBRARY}"),
+        (builder.LIBRARY, f"usr/lib/uzswap/{builder.LIBRARY_PACKED}"),
     ):
         # Static programs are started by the library: it can be executed, too.
         put(path, (bin_dir / name).read_bytes(), 0o755)
@@ -119,7 +119,7 @@ def stage(bin_dir, tree):
     put(f"{documents}/changelog.gz", pressed((ROOT / "CHANGELOG.md").read_bytes()))
     for name in ("LICENSE-APACHE", "LICENSE-MIT", "README.md"):
         put(f"{documents}/{name}", (ROOT / name).read_bytes())
-    compiled = [command, tree / "usr/lib/uzswap" / builder.LIBRARY]
+    compiled = [command, tree / "usr/lib/uzswap" / builder.LIBRARY_PACKED]
     compiled.append(tree / "usr" / LIBRARIES / builder.FOR_C_LOADED)
     return builder.glibc_of(compiled)
 

@@ -29,8 +29,9 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "uzswap"
-COMMAND, LIBRARY = "uzswap", "libuzswap_preload.so"
-# As cargo names it, and as the package and the loader do.
+COMMAND = "uzswap"
+# As cargo names them, and as packages and the loader do.
+LIBRARY, LIBRARY_PACKED = "libuzswap_preload", "libuzswap_preload.so"
 FOR_C, FOR_C_LOADED = "libuzswap.so", "libuzswap.so.1"
 COMPILED = (COMMAND, LIBRARY, FOR_C)
 ZIG_TARGET = "x86_64-unknown-linux-gnu"
@@ -62,15 +63,23 @@ def version():
 
 def build(zig):
     """Compiles all three files; the directory where they are."""
-    packages = ["-p", "uzswap-cli", "-p", "uzswap-preload", "-p", "uzswap-clib"]
-    cargo = ["cargo", "zigbuild" if zig else "build", "--release", *packages]
+
+    def cargo(verb, *arguments):
+        subprocess.run(["cargo", verb, "--release", *arguments], cwd=ROOT, check=True)
+
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     if not zig:
-        subprocess.run(cargo, cwd=ROOT, check=True)
+        cargo("build", "-p", "uzswap-cli", "-p", "uzswap-clib")
         return target / "release"
-    # Of its own: flags of one build would make the other compile everything again.
-    subprocess.run([*cargo, "--target", f"{ZIG_TARGET}.{ZIG_GLIBC}"], cwd=ROOT, check=True)
-    return target / ZIG_TARGET / "release"
+    # In a directory of its own: flags of one build would make the other compile everything again.
+    old = ["--target", f"{ZIG_TARGET}.{ZIG_GLIBC}"]
+    cargo("zigbuild", "-p", "uzswap-cli", "--bin", COMMAND, *old)
+    cargo("zigbuild", "-p", "uzswap-clib", *old)
+    # zig's linker cannot make it the first of a program, and it needs no glibc, old or new.
+    cargo("build", "-p", "uzswap-cli", "--bin", LIBRARY)
+    made = target / ZIG_TARGET / "release"
+    shutil.copy(target / "release" / LIBRARY, made)
+    return made
 
 
 def needs(path):
@@ -159,7 +168,7 @@ def contents(bin_dir, number, tag):
     yield f"uzswap/{FOR_C_LOADED}", (bin_dir / FOR_C).read_bytes(), True
     data, info = f"uzswap-{number}.data", f"uzswap-{number}.dist-info"
     yield f"{data}/scripts/{COMMAND}", (bin_dir / COMMAND).read_bytes(), True
-    yield f"{data}/data/lib/uzswap/{LIBRARY}", (bin_dir / LIBRARY).read_bytes(), True
+    yield f"{data}/data/lib/uzswap/{LIBRARY_PACKED}", (bin_dir / LIBRARY).read_bytes(), True
     yield f"{info}/METADATA", metadata(number).encode(), False
     wheel = f"Wheel-Version: 1.0\nGenerator: uzswap\nRoot-Is-Purelib: false\nTag: {tag}\n"
     yield f"{info}/WHEEL", wheel.encode(), False

@@ -49,13 +49,14 @@ VERSION = r'^version = "(.+)"'
 VERSIONS = (
     ("Cargo.toml", r'^uzswap = .*version = "(.+?)"'),
     ("Cargo.toml", r'^uzswap-disk = .*version = "(.+?)"'),
+    ("Cargo.toml", r'^uzswap-preload = .*version = "(.+?)"'),
     ("python/uzswap/__init__.py", r'^__version__ = "(.+)"'),
     ("crates/clib/include/uzswap.h", r'^#define UZSWAP_VERSION "(.+)"'),
 )
 # What would lead a trial to files of this tree.
 HIDDEN = ("PYTHONPATH", "UZSWAP_PRELOAD", "UZSWAP_COMMAND", "UZSWAP_LIBRARY")
 # A managed program has the library in it: without one `run` might start it all the same.
-IS_MANAGED = ("grep", "-q", "/libuzswap_preload.so$", "/proc/self/maps")
+IS_MANAGED = ("grep", "-q", "/libuzswap_preload", "/proc/self/maps")
 SEEN_FROM_PYTHON = "import uzswap; assert uzswap.status(), 'not managed'"
 # A guard against waiting for ever: pip may compile for many minutes on a small machine.
 PATIENCE_S = 3600
@@ -225,7 +226,7 @@ def try_sources(sources, scratch):
 def furnish(root, names):
     """Puts programs of this machine below `root`, and the libraries that they and ours need."""
     files = [pathlib.Path(shutil.which(name, path="/usr/bin:/bin")) for name in names]
-    compiled = [*files, root / "usr/bin/uzswap", root / "usr/lib/uzswap" / builder.LIBRARY]
+    compiled = [*files, root / "usr/bin/uzswap", root / "usr/lib/uzswap" / builder.LIBRARY_PACKED]
     for file in compiled:
         files += map(pathlib.Path, re.findall(r"(/\S+) \(0x", call("ldd", file)))
     for file in {file for file in files if not file.is_relative_to(root)}:

@@ -31,6 +31,7 @@ if [ -n "${UZSWAP_TEST_FULL:-}" ]; then
     # Hundreds of megabytes, for tests that take a minute.
     get polars pyarrow scikit-learn
     get mypy
+    get ziglang cargo-zigbuild
     if [ -x env/bin/mypy ]; then
         env/bin/mypy --strict --cache-dir mypy "$root/python/uzswap" || status=1
     fi

@@ -1,4 +1,4 @@
-//! Link options of the preload library.
+//! Says how the preload library is linked, to the package that links it: `cli/build.rs`.
 //!
 //! `initfirst`: its constructor runs before all others, when there is one thread and no code of the
 //! program has run. `now`: all symbols are bound at load, so that neither a hook nor a signal
@@ -17,6 +17,10 @@ use std::process::Command;
 
 /// The sources of the slots and of the code to which they jump.
 const SOURCES: &str = "src/patch";
+
+/// How the library is linked, beside `standalone.c`.
+const OPTIONS: [&str; 4] =
+    ["-Wl,-z,initfirst", "-Wl,-z,now", "-Wl,--exclude-libs,ALL", "-Wl,-e,uzswap_start"];
 
 fn sum(mut h: u64, bytes: &[u8]) -> u64 {
     // FNV-1a.
@@ -60,11 +64,9 @@ fn standalone() -> PathBuf {
 }
 
 fn main() {
-    println!("cargo:rustc-cdylib-link-arg={}", standalone().display());
+    println!("cargo::metadata=object={}", standalone().display());
+    println!("cargo::metadata=options={}", OPTIONS.join(" "));
     println!("cargo:rustc-env=UZSWAP_PATCH_SUM={:016x}", sum_of_sources());
     println!("cargo:rerun-if-changed={SOURCES}");
-    for option in ["-z,initfirst", "-z,now", "--exclude-libs,ALL", "-e,uzswap_start"] {
-        println!("cargo:rustc-cdylib-link-arg=-Wl,{option}");
-    }
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -136,6 +136,10 @@ HIDDEN int dl_iterate_phdr(int (*f)(void *, size_t, void *), void *data) { retur
 /* Nothing unwinds: a panic aborts. */
 HIDDEN int _Unwind_Backtrace(void *f, void *data) { return 5; }
 HIDDEN _Noreturn void _Unwind_Resume(void *e) { abort(); }
+/* Named where the profile is not this workspace's, as by `cargo install` from a registry: there a
+ * panic would unwind. It has printed its line before it comes here. */
+HIDDEN int _Unwind_RaiseException(void *e) { abort(); }
+HIDDEN void _Unwind_DeleteException(void *e) {}
 HIDDEN size_t _Unwind_GetIP(void *c) { abort(); }
 HIDDEN size_t _Unwind_GetIPInfo(void *c, int *before) { abort(); }
 HIDDEN size_t _Unwind_GetLanguageSpecificData(void *c) { abort(); }

@@ -167,10 +167,11 @@ pub fn default_cache(env: Env, remarks: &mut Vec<String>) -> Option<PathBuf> {
 
 /// The variable that names the preload library.
 pub const PRELOAD_VARIABLE: &str = "UZSWAP_PRELOAD";
-const LIBRARY: &str = "libuzswap_preload.so";
+/// Where the preload library may lie, by the directory of the command: beside it, as cargo builds
+/// and installs it, or where packages have it.
+const LIBRARIES: [&str; 2] = ["libuzswap_preload", "../lib/uzswap/libuzswap_preload.so"];
 
-/// The preload library: beside the command (a build directory), in ../lib/uzswap (an installation),
-/// or where UZSWAP_PRELOAD says.
+/// The preload library: where one belongs to this command, or where UZSWAP_PRELOAD says.
 pub fn find_preload(env: Env) -> Result<PathBuf, String> {
     let path = match env(PRELOAD_VARIABLE).filter(|v| !v.is_empty()) {
         Some(given) => {
@@ -184,13 +185,12 @@ pub fn find_preload(env: Env) -> Result<PathBuf, String> {
         None => {
             let own = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
             let own_directory = own.parent().unwrap_or(Path::new("/"));
-            let candidates =
-                [own_directory.join(LIBRARY), own_directory.join("../lib/uzswap").join(LIBRARY)];
-            let found = candidates.iter().find_map(|c| fs::canonicalize(c).ok());
+            let found = LIBRARIES.iter().find_map(|c| fs::canonicalize(own_directory.join(c)).ok());
             found.ok_or_else(|| {
                 format!(
-                    "{LIBRARY} is neither beside {} nor in ../lib/uzswap: build it (cargo build \
+                    "{} is neither beside {} nor in ../lib/uzswap: build it (cargo build \
                      --release) or name it in {PRELOAD_VARIABLE}",
+                    LIBRARIES[0],
                     own.display()
                 )
             })?

@@ -11,7 +11,7 @@ use common::{Scratch, stderr, stdout, uzswap};
 
 /// `uzswap run --quiet -- COMMAND`, if the library lies beside the command.
 fn managed(scratch: &Scratch, command: &[&str]) -> Option<(Output, String)> {
-    let library = Path::new(env!("CARGO_BIN_EXE_uzswap")).with_file_name("libuzswap_preload.so");
+    let library = Path::new(env!("CARGO_BIN_EXE_uzswap")).with_file_name("libuzswap_preload");
     if !library.exists() {
         println!("SKIPPED: {} is not built", library.display());
         return None;

@@ -47,7 +47,8 @@ fn is_managed() -> bool {
 fn is_found(found: &AtomicU8, maps: impl FnOnce() -> io::Result<Vec<u8>>) -> bool {
     if found.load(Ordering::Relaxed) == UNKNOWN {
         let Ok(maps) = maps() else { return false };
-        let name = b"/libuzswap_preload.so";
+        // Packages give its file a suffix, cargo does not.
+        let name = b"/libuzswap_preload";
         let is_there = maps.windows(name.len()).any(|here| here == name);
         found.store(if is_there { YES } else { NO }, Ordering::Relaxed);
     }
@@ -159,6 +160,8 @@ mod tests {
         let fails = || Err(io::Error::from_raw_os_error(libc::EMFILE));
         assert!(!is_found(&found, fails));
         assert!(is_found(&found, maps("7f0-7f1 r-xp /lib/libuzswap_preload.so\n")));
+        let found = AtomicU8::new(UNKNOWN);
+        assert!(is_found(&found, maps("7f0-7f1 r-xp /bin/libuzswap_preload\n")));
         assert!(is_found(&found, fails) && is_found(&found, maps("")));
         let found = AtomicU8::new(UNKNOWN);
         assert!(!is_found(&found, maps("7f0-7f1 r-xp /lib/libuzswap.so.1\n")));

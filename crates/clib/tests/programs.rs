@@ -79,7 +79,7 @@ fn address_sanitizer_finds_nothing() {
 /// A program under `uzswap run`, in 64 MiB; says of `test` that it is skipped if there is none.
 fn managed(test: &str, place: &Place, program: &Path) -> Option<Command> {
     let uzswap = built().join("uzswap");
-    if !uzswap.exists() || !built().join("libuzswap_preload.so").exists() {
+    if !uzswap.exists() || !built().join("libuzswap_preload").exists() {
         skipped(test, "uzswap is not built: cargo build --workspace");
         return None;
     }

@@ -1,4 +1,5 @@
-//! The library that `uzswap run` loads into a program.
+//! The library that `uzswap run` loads into a program: all of it but how it is linked, which is
+//! `cli/build.rs`.
 //!
 //! `patch` redirects the program's system calls, `calls` knows what each of them touches,
 //! `takeover` acts on them, `boot` starts programs that have no loader for the library. The pager

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 enum { TASKS = 4096 };
-static const char *LIBRARY = "libuzswap_preload.so";
+static const char *LIBRARY = "/libuzswap_preload";
 
 // A thread: where the library's text is in its process, and what is to become of the call that the
 // thread is in.

@@ -19,7 +19,7 @@
 //!   ignored.
 //!
 //! Environment: `UZSWAP_TEST_FULL=1` runs the full matrix and the long stress;
-//! `UZSWAP_TEST_BIN=DIR` names the directory of `uzswap` and `libuzswap_preload.so` (default:
+//! `UZSWAP_TEST_BIN=DIR` names the directory of `uzswap` and `libuzswap_preload` (default:
 //! beside the test's own `deps/`); `UZSWAP_TEST_SEED=N` repeats a stress run; `UZSWAP_TEST_KEEP=1`
 //! keeps the workshop.
 

@@ -15,7 +15,7 @@ use crate::User;
 
 const PREFIX: &str = "uzswap-tests-";
 /// The two files that make up uzswap.
-const UZSWAP_FILES: [&str; 2] = ["uzswap", "libuzswap_preload.so"];
+const UZSWAP_FILES: [&str; 2] = ["uzswap", "libuzswap_preload"];
 
 #[derive(Debug)]
 pub struct Workshop {

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use serde_json::Value;
 use uzswap_tests::{Suite, Verdict};
 
-const BUILD: &str = "cargo build --profile contention -p uzswap-preload --features contention";
+const BUILD: &str = "cargo build --profile contention -p uzswap-cli --features contention";
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 fn built() -> Result<(PathBuf, PathBuf), String> {
     let test = std::env::current_exe().expect("a test knows its path");
     let folder = test.ancestors().nth(2).expect("tests lie in TARGET/PROFILE/deps").to_owned();
-    let library = folder.with_file_name("contention").join("libuzswap_preload.so");
+    let library = folder.with_file_name("contention").join("libuzswap_preload");
     match library.is_file() {
         true => Ok((folder, library)),
         false => Err(format!("there is no {}: {BUILD}", library.display())),
@@ -105,7 +105,7 @@ fn wrong_in(measurement: &Value) -> Vec<String> {
 
 fn refused() -> Result<Verdict, String> {
     let (folder, _) = built()?;
-    let said = measure(&folder, &folder.join("libuzswap_preload.so"), &out("refused"));
+    let said = measure(&folder, &folder.join("libuzswap_preload"), &out("refused"));
     Ok(match said {
         Ok(record) => Verdict::Failed(format!("it was measured: {record:#}")),
         Err(said) => Verdict::check(said.contains("counts nothing of its locks"), || said),

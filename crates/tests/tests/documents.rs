@@ -260,7 +260,7 @@ fn built() -> Result<PathBuf, String> {
         Some(given) => PathBuf::from(given),
         None => std::env::current_exe().unwrap().ancestors().nth(2).expect("target/PROFILE").into(),
     };
-    match ["uzswap", "uzswap-bench", "libuzswap_preload.so"]
+    match ["uzswap", "uzswap-bench", "libuzswap_preload"]
         .iter()
         .find(|name| !bin.join(name).exists())
     {

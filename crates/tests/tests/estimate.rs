@@ -198,7 +198,7 @@ fn managed_already(workshop: &Workshop) -> Result<Verdict, String> {
         return Ok(Verdict::Failed(why));
     }
     // A shell that starts the program has no library yet, or loses it for a moment.
-    let library = workshop.uzswap().with_file_name("libuzswap_preload.so");
+    let library = workshop.uzswap().with_file_name("libuzswap_preload");
     let mut late = Command::new(command("sh")?)
         .args(["-c", "sleep 0.5; LD_PRELOAD=$0 exec sleep 100"])
         .arg(library)

@@ -30,7 +30,7 @@ pub fn library() -> String {
     if let Ok(given) = std::env::var("UZSWAP_TEST_PRELOAD") {
         return given;
     }
-    let beside = Path::new(env!("CARGO_BIN_EXE_uzswap")).with_file_name("libuzswap_preload.so");
+    let beside = Path::new(env!("CARGO_BIN_EXE_uzswap")).with_file_name("libuzswap_preload");
     if beside.exists() { beside.to_str().unwrap().to_string() } else { harmless_library() }
 }
 

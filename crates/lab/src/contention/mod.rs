@@ -29,7 +29,7 @@ use uzswap_cli::size::human;
 /// The bound below which the serial part of a fault should stay, in nanoseconds: a fault takes some
 /// 5000, so thirty processors could fault side by side.
 const SERIAL_MOST_NS: f64 = 150.0;
-const BUILD: &str = "cargo build --profile contention -p uzswap-preload --features contention";
+const BUILD: &str = "cargo build --profile contention -p uzswap-cli --features contention";
 
 #[derive(clap::Args, Debug)]
 pub struct ContentionArguments {
@@ -55,8 +55,8 @@ pub struct ContentionArguments {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,8",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Vec<u32>,
-    /// The library that counts (cargo build --profile contention -p uzswap-preload --features
-    /// contention) [default: ../contention/libuzswap_preload.so, from where this command is]
+    /// The library that counts (cargo build --profile contention -p uzswap-cli --features
+    /// contention) [default: ../contention/libuzswap_preload, from where this command is]
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
     #[command(flatten)]
@@ -113,7 +113,7 @@ fn library(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let beside = || Some(arms::own_path().ok()?.parent()?.with_file_name("contention"));
     let path = match given {
         Some(given) => given.to_path_buf(),
-        None => beside().unwrap_or_default().join("libuzswap_preload.so"),
+        None => beside().unwrap_or_default().join("libuzswap_preload"),
     };
     std::fs::canonicalize(&path).map_err(|e| {
         Failure::environment(format!(
