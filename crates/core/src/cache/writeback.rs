@@ -177,7 +177,12 @@ impl<S: Store> SwapCache<S> {
 
     /// One portion of packing objects together; says how many frames it freed.
     pub(super) fn compact_pools(&self) -> usize {
-        self.state.lock().pools.iter_mut().map(|p| p.compact(COMPACT_FRAMES)).sum()
+        let mut s = self.state.lock();
+        let freed = s.pools.iter_mut().map(|p| p.compact(COMPACT_FRAMES)).sum();
+        // A pinned object keeps the frame in whose place another one was taken.
+        let used_bytes = s.pool_bytes() as u64;
+        s.counters.mem_used_max_bytes = s.counters.mem_used_max_bytes.max(used_bytes);
+        freed
     }
 
     /// Does a portion of writeback on behalf of a store that is done already, unless another thread
@@ -384,6 +389,7 @@ impl<S: Store> State<S> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::state::{Attempt, Content, Owner};
     use super::super::tests::{in_memory, loaded};
     use super::*;
     use crate::testing::page;
@@ -400,6 +406,38 @@ mod tests {
         assert!(freed >= BYTES && (used - cache.frames().used) * PAGE_SIZE == freed);
         assert!(cache.counters().written_back_pages > 0);
         assert!((600..900).all(|n| loaded(&cache, entries[n]) == page(n as u64)));
+        cache.check();
+    }
+
+    #[test]
+    fn a_frame_that_compaction_takes_beside_a_pinned_object_counts_as_most_used() {
+        let (cache, _) = in_memory(usize::MAX);
+        let put = |len: usize| {
+            let content = Content::Compressed(0, &[1; PAGE_SIZE][..len]);
+            let Attempt::Done(entry) = cache.state.lock().take(Owner::Any, content) else {
+                panic!("there is room")
+            };
+            entry
+        };
+        // Three frames of one zspage. The first comes free, and another class takes as much.
+        let objects: Vec<_> = (0..9).map(|_| put(1240)).collect();
+        [0, 1, 2, 3, 5, 6].iter().for_each(|i| cache.free(objects[*i]));
+        put(3000);
+        let pages = |bytes: u64| bytes / PAGE_SIZE as u64;
+        assert_eq!(pages(cache.counters().mem_used_max_bytes), 3);
+        let pinned = {
+            let s = cache.state.lock();
+            let e = *s.entries.get(s.lookup(objects[7]).expect("it is there"));
+            let Location::Pool(raw) = e.location() else { panic!("an object of the pool") };
+            s.pin(e.pool, state::handle(raw)).expect("this pool can")
+        };
+        // The last object moves to the begin of the zspage, and the pinned one holds its frame.
+        assert_eq!(cache.compact(), 0);
+        assert_eq!(pages(cache.counters().mem_used_bytes), 4);
+        cache.check();
+        assert_eq!(pinned.copy_to(&mut [0; PAGE_SIZE]), (&[1; 1240][..], None));
+        assert_eq!(cache.compact(), 2);
+        assert_eq!(pages(cache.counters().mem_used_max_bytes), 4);
         cache.check();
     }
 

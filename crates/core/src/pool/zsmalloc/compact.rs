@@ -47,9 +47,9 @@ impl Zsmalloc {
     /// needs all its frames.
     ///
     /// A target may get a frame before the source gives one, so a step can end with a frame more
-    /// than it began with; that ends with the last one, which leaves `least_frames`. For the same
-    /// reason the limit on frames does not hold here: a full pool is the one that has to be
-    /// compacted.
+    /// than it began with; that ends with the last one, which leaves `least_frames`. At a pinned
+    /// object a step stops: then the frame stays until that is let go. For the same reason the
+    /// limit on frames does not hold here: a full pool is the one that has to be compacted.
     fn drain_sparsest(&mut self, class: usize) -> Option<usize> {
         let state = &self.classes[class];
         if state.frames <= state.least_frames(&CLASSES[class]) {
