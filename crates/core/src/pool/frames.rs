@@ -106,7 +106,7 @@ impl Frames {
     #[cold]
     fn grow(&mut self) -> Result<usize, PoolError> {
         while self.hole_hint < self.segments_end
-            && self.bytes.get(self.hole_hint * SEGMENT_FRAMES).is_some()
+            && self.bytes.address(self.hole_hint * SEGMENT_FRAMES).is_some()
         {
             self.hole_hint += 1;
         }
@@ -221,7 +221,7 @@ impl Frames {
     /// Asserts that a frame is used, as far as this side knows.
     pub fn check_used(&self, frame: u32) {
         let n = frame as usize;
-        assert!(self.bytes.get(n).is_some(), "pool: used frame {n} is not mapped");
+        assert!(self.bytes.address(n).is_some(), "pool: used frame {n} is not mapped");
         assert!(!self.warm.contains(n) && !self.cold.contains(n), "pool: used frame {n} is free");
     }
 
@@ -230,7 +230,7 @@ impl Frames {
     pub fn check(&self) {
         let (mut mapped, mut warm, mut cold) = (0, 0, 0);
         for segment in 0..self.segments_end {
-            let is_mapped = self.bytes.get(segment * SEGMENT_FRAMES).is_some();
+            let is_mapped = self.bytes.address(segment * SEGMENT_FRAMES).is_some();
             assert!(
                 is_mapped || segment >= self.hole_hint,
                 "pool: unmapped segment below the hint"
