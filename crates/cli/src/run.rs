@@ -237,8 +237,8 @@ impl<'a> Company<'a> {
         if let Some(left) = keeper.and_then(|keeper| keeper.finish(quiet)).filter(|_| !quiet) {
             console::say(&left);
         }
-        while server.is_some() && run.as_ref().is_some_and(|run| run.live().next().is_some()) {
-            std::thread::sleep(LOOK_AGAIN);
+        if let Some(run) = run.filter(|_| server.is_some()) {
+            run.outlast(|| std::thread::sleep(LOOK_AGAIN));
         }
         end
     }

@@ -14,6 +14,10 @@ use crate::procfs::beginning;
 const COMMAND_BYTES: usize = 128 << 10;
 /// Stands for the words of a command line that are not told.
 const MORE: &str = "...";
+/// So many looks in a row find nobody before a run is over. From its exec until the library has
+/// started a process looks as one that has gone: for some milliseconds, or for seconds on a machine
+/// that is busy, and looks are 200 ms apart.
+const LOOKS_ALONE: u32 = 15;
 
 /// One `uzswap run` and its processes.
 #[derive(Clone)]
@@ -76,12 +80,48 @@ impl Run {
     pub fn live(&self) -> impl Iterator<Item = (u32, &'static Slot)> {
         state::live(self.tree, self.control_fd)
     }
+
+    /// Waits until the last process has gone; `pause` is between two looks. Most processes give
+    /// their slots back when they end; those that do not, and those that exec, are looked for
+    /// again.
+    pub fn outlast(&self, mut pause: impl FnMut()) {
+        let mut looks_alone = 0;
+        while looks_alone < LOOKS_ALONE && self.tree.live_slots().next().is_some() {
+            looks_alone = if self.live().next().is_some() { 0 } else { looks_alone + 1 };
+            pause();
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::protocol::{REPLY_BYTES, reply_line};
     use super::*;
+    use crate::os::ControlBlock;
+    use uzswap::control::Settings;
+
+    #[test]
+    fn a_process_that_executes_another_program_has_not_gone() {
+        // Kept for ever: its mapping is.
+        let block: &'static ControlBlock =
+            Box::leak(Box::new(ControlBlock::create(&Settings::new()).unwrap()));
+        let (tree, control_fd) = (block.tree(), block.fd());
+        let run = Run { id: 1, tree, control_fd, command: Vec::new(), started: Instant::now() };
+        run.outlast(|| panic!("there is nobody to wait for"));
+        let slot = tree.claim(std::process::id()).unwrap();
+        // It has a lock while it is there, and the exec gives it back.
+        let is_there = |there: bool| slot.is_locked.store((!there).into(), Ordering::Release);
+        is_there(false);
+        assert!(run.live().next().is_none());
+        let mut looks = 0;
+        run.outlast(|| {
+            looks += 1;
+            is_there((LOOKS_ALONE..2 * LOOKS_ALONE).contains(&(looks + 1)));
+        });
+        assert_eq!(looks, 3 * LOOKS_ALONE - 1, "first it is between two programs, then killed");
+        is_there(true);
+        run.outlast(|| tree.retire(slot, slot.id()));
+    }
 
     #[test]
     fn the_longest_command_line_has_room_in_a_reply() {
