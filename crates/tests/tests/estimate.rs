@@ -191,7 +191,7 @@ fn managed_already(workshop: &Workshop) -> Result<Verdict, String> {
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     };
-    let refused = is_refused(workshop, &pid);
+    let refused = is_refused(workshop, &pid, "1s");
     let _ = run.kill();
     let _ = run.wait();
     if let Verdict::Failed(why) = refused? {
@@ -204,14 +204,15 @@ fn managed_already(workshop: &Workshop) -> Result<Verdict, String> {
         .arg(library)
         .spawn()
         .map_err(|e| e.to_string())?;
-    let refused = is_refused(workshop, &late.id().to_string());
+    // However long the machine takes to start it, it is watched for longer.
+    let refused = is_refused(workshop, &late.id().to_string(), "4s");
     let _ = late.kill();
     let _ = late.wait();
     refused
 }
 
-fn is_refused(workshop: &Workshop, pid: &str) -> Result<Verdict, String> {
-    let watched = output(estimate(workshop).args([pid, "--for", "1s"]))?;
+fn is_refused(workshop: &Workshop, pid: &str, time: &str) -> Result<Verdict, String> {
+    let watched = output(estimate(workshop).args([pid, "--for", time]))?;
     let said = String::from_utf8_lossy(&watched.stderr).into_owned();
     let is_right = watched.status.code() == Some(2) && said.contains("is under uzswap already");
     Ok(Verdict::check(is_right && said.lines().count() == 1, || said))

@@ -78,7 +78,8 @@ fn main() -> ExitCode {
 
     let w = workshop.clone();
     suite.add("a_hanging_job_is_ended_and_described", move || {
-        let wait = std::time::Duration::from_millis(500);
+        // Until then it has begun, also where starting takes long.
+        let wait = std::time::Duration::from_secs(3);
         let run = Job::new(["sh", "-c", "trap '' TERM; sleep 1000"]).hangs_after(wait).run(&w)?;
         let described = run.hung.as_deref().unwrap_or("").contains("sleep 1000");
         Ok(Verdict::check(!run.succeeded() && described, || run.report()))

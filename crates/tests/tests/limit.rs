@@ -86,7 +86,7 @@ import os, time
 while not os.path.exists("begun"): time.sleep(0.02)
 memory = bytearray(b"x") * (48 << 20)
 open("grown", "w")
-time.sleep(60)
+time.sleep(600)
 "#;
 
 /// A limit that was taken from a group goes down when others take of the group; with one that was

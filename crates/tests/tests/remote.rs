@@ -28,6 +28,8 @@ const RUNGS_LIMIT_MIB: u64 = 16;
 const CHURN_MIB: &str = "80";
 const CHURN_LIMIT_MIB: u64 = 32;
 const EXPORT_MIB: usize = 256;
+/// What a run's claim takes at most.
+const CLAIM_BYTES: usize = 4096;
 /// The time within which a server must be there, or a file be written: far beyond what either
 /// takes.
 const SOON: Duration = Duration::from_secs(60);
@@ -332,24 +334,44 @@ fn run_killed(workshop: &Workshop) -> Result<Verdict, String> {
     Ok(Verdict::check(ok, || format!("{left_by_it} and {left} bytes are left\n{}", next.report())))
 }
 
+/// `uzswap run` of a program with a store, to its end.
+fn run_with(workshop: &Workshop, store: &str, argv: &[&str]) -> std::process::Output {
+    run_command(workshop, store, argv).stdin(Stdio::null()).output().expect("uzswap starts")
+}
+
+fn run_command(workshop: &Workshop, store: &str, argv: &[&str]) -> Command {
+    let mut command = Command::new(workshop.uzswap());
+    command.args(["run", "--quiet", "--memory", "16M", "--store", store, "--"]).args(argv);
+    command
+}
+
+/// A run that has a store until it is told to end.
+struct Holder(Child);
+
+impl Holder {
+    fn start(workshop: &Workshop, store: &str) -> Holder {
+        let mut command = run_command(workshop, store, &["cat"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Holder(command.spawn().expect("uzswap starts"))
+    }
+
+    fn end(mut self) -> std::process::Output {
+        drop(self.0.stdin.take());
+        self.0.wait_with_output().expect("our child")
+    }
+}
+
 /// An export that is used, or holds something, is refused.
 fn claims(workshop: &Workshop) -> Result<Verdict, String> {
     let a = Disk::start(workshop, "ca");
-    let run = |url: &str, argv: &[&str]| {
-        let mut command = Command::new(workshop.uzswap());
-        command.args(["run", "--quiet", "--memory", "16M", "--store", url, "--"]).args(argv);
-        command.stdin(Stdio::null()).output().expect("uzswap starts")
-    };
-    let (first, second) = thread::scope(|scope| {
-        let url = a.url();
-        let first = scope.spawn(move || run(&url, &["sleep", "4"]));
-        wait_until("the first run's claim", || a.holds_more_than(0));
-        (run(&a.url(), &["true"]), first.join().expect("no panic"))
-    });
+    let run = |url: &str, argv: &[&str]| run_with(workshop, url, argv);
+    let first = Holder::start(workshop, &a.url());
+    wait_until("the first run's claim", || a.holds_more_than(0));
+    let (second, first) = (run(&a.url(), &["true"]), first.end());
     let says = |output: &std::process::Output, what: &str| {
         output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains(what)
     };
-    if !says(&first, "used by another run") || !second.status.success() {
+    if !says(&second, "used by another run") || !first.status.success() {
         return Ok(Verdict::Failed(format!("{first:?}\n{second:?}")));
     }
     let path = socket("ca-full");
@@ -358,7 +380,8 @@ fn claims(workshop: &Workshop) -> Result<Verdict, String> {
     held.put(0, b"uzswap store, in use by a run\nit\n7\n");
     let fifth = thread::scope(|scope| {
         let waiting = scope.spawn(|| run(&url("x", &path), &["true"]));
-        thread::sleep(Duration::from_millis(1500));
+        // It looks, and goes on looking for some seconds.
+        wait_until("the run's first look", || held.requests() > 0);
         held.put(0, b"uzswap store, in use by processes that a run left behind\n");
         waiting.join().expect("no panic")
     });
@@ -382,13 +405,26 @@ fn leased_again(workshop: &Workshop) -> Result<Verdict, String> {
     let path = socket("la");
     let server = Hostile::start(&path, 72 << 20);
     let alone = rungs(workshop).run(workshop)?;
-    let argv = ["sh", "-c", "\"$0\" $1; sleep 6; \"$0\" $1"].map(OsString::from);
-    let argv = argv.into_iter().chain([workshop.program("rungs").into(), RUNGS_MIB.into()]);
+    let go = runtime("la").join("go");
+    let script = "\"$0\" $1; until [ -e \"$2\" ]; do sleep 0.1; done; \"$0\" $1";
+    let argv = ["sh", "-c", script].map(OsString::from).into_iter();
+    let argv = argv.chain([workshop.program("rungs").into(), RUNGS_MIB.into(), (&go).into()]);
     let job = Job::new(argv).managed(managed(RUNGS_LIMIT_MIB, &[url("x", &path)]));
-    let run = job.run(workshop)?;
+    let held_bytes = || server.contents().iter().filter(|b| **b != 0).count();
+    let holds = |bytes: std::ops::Range<usize>| {
+        // The server does nothing else while it is looked at.
+        thread::sleep(Duration::from_millis(200));
+        bytes.contains(&held_bytes())
+    };
+    let run = run_and(workshop, &job, || {
+        // The first process's pages come, and go after it; the claim stays.
+        wait_until("pages of the run", || holds(CLAIM_BYTES + 1..usize::MAX));
+        wait_until("no pages any more", || holds(0..CLAIM_BYTES + 1));
+        fs::write(&go, "").expect("a file in /tmp");
+    })?;
+    let _ = fs::remove_dir_all(runtime("la"));
     let is_trimmed = server.trimmed() > 0;
-    let (left, sums) =
-        (server.contents().iter().filter(|b| **b != 0).count(), alone.stdout.repeat(2));
+    let (left, sums) = (held_bytes(), alone.stdout.repeat(2));
     let ok =
         is_right(&run, &sums) && is_trimmed && left == 0 && run.stat("store_errors") == Some(0);
     let written = run.stat("written_back_pages").unwrap_or(0);
@@ -450,21 +486,13 @@ fn device(workshop: &Workshop) -> Result<Verdict, String> {
     if !is_clean || written == 0 || left > 512 << 10 {
         return Ok(Verdict::Failed(format!("{left} bytes are left\n{}", run.report())));
     }
-    let run = |argv: &[&str]| {
-        let mut command = Command::new(workshop.uzswap());
-        command
-            .args(["run", "--quiet", "--memory", "16M", "--store", &made.device, "--"])
-            .args(argv);
-        command.stdin(Stdio::null()).output().expect("uzswap starts")
-    };
+    let run = |argv: &[&str]| run_with(workshop, &made.device, argv);
     let refused = |output: &std::process::Output, why: &str| {
         output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains(why)
     };
-    let (second, first) = thread::scope(|scope| {
-        let first = scope.spawn(|| run(&["sleep", "4"]));
-        wait_until("the first run's claim", || made.is_claimed());
-        (run(&["true"]), first.join().expect("no panic"))
-    });
+    let first = Holder::start(workshop, &made.device);
+    wait_until("the first run's claim", || made.is_claimed());
+    let (second, first) = (run(&["true"]), first.end());
     // A file system's first bytes, and they are still there afterwards.
     let text = b"a file system, say";
     fs::OpenOptions::new()

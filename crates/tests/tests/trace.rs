@@ -28,8 +28,9 @@ for k in range(2):
 print(total, walk(2))
 "#;
 
-/// `$0` is the program. Says nothing of the one that is killed.
-const KILLED: &str = r#""$0" 160 1 100000 >/dev/null & sleep 2; kill -KILL $!
+/// `$0` is the program, killed once the trace has many records. Says nothing of that one.
+const KILLED: &str = r#""$0" 160 1 100000 >/dev/null &
+until [ $(stat -c %s faults.trace) -gt 100000 ]; do sleep 0.1; done; sleep 1; kill -KILL $!
 wait $!; [ $? = 137 ] && echo killed"#;
 
 fn main() -> ExitCode {

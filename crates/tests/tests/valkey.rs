@@ -307,8 +307,11 @@ fn left_behind(workshop: &Workshop) -> Result<Verdict, String> {
     let mut command = Command::new(workshop.uzswap());
     let url = format!("{}?lease=5s", server.url());
     command.args(["run", "--memory", "32M", "--store", &url, "--", "sh", "-c"]);
-    command.args(["python3 \"$0\" $1 12 > \"$2\" & sleep 4"]).arg(workshop.script("values.py"));
-    command.args([HELD_MIB]).arg(&out).stdin(Stdio::null());
+    // The shell ends once there are values.
+    let script = "python3 \"$0\" $1 12 > \"$2\" & \
+                  until [ \"$(redis-cli -p $3 dbsize)\" -gt 8 ]; do sleep 0.1; done";
+    command.args([script]).arg(workshop.script("values.py")).args([HELD_MIB]).arg(&out);
+    command.arg(server.port.to_string()).stdin(Stdio::null());
     let run = command.output().map_err(|e| e.to_string())?;
     let said = fs::read_to_string(&out).unwrap_or_default();
     let left = server.keys();

@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn it_is_looked_at_while_it_runs() {
-        let line = Line::of_shell("sleep 0.2");
+        let line = Line::of_shell("sleep 2");
         let mut bytes = Vec::new();
         let patience = Duration::from_secs(100);
         let mut look = |tree: &Tree| bytes.push(tree.anonymous_bytes());

@@ -9,7 +9,7 @@ for wait in 0.02 0.05 0.1; do
 done
 nbdcopy data "$NBD_URI"
 nbdcopy "$NBD_URI" - | head -c 40M | cmp data -
-for _ in $(seq 200); do
+for _ in $(seq 1200); do
     [ "$("$UZSWAP" disk "$UZSWAP_DISK" stats | sed -n 's/^clients //p')" = 0 ] && exit 0
     sleep 0.05
 done

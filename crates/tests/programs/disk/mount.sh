@@ -9,7 +9,7 @@ clean() {
 }
 trap clean EXIT
 nbdfuse fuse "$NBD_URI" &
-for _ in $(seq 200); do [ -e fuse/nbd ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ -e fuse/nbd ] && break; sleep 0.05; done
 loop=$(losetup --find --show fuse/nbd)
 mkfs.ext4 -q -E nodiscard "$loop"
 mount "$loop" mnt

@@ -39,7 +39,7 @@ nbdcopy "$NBD_URI" - | cmp data -
 # All of it trimmed: the memory is back.
 nbdsh -u "$NBD_URI" -c 'h.trim(h.get_size(), 0)'
 [ "$(stat stored_pages)" = 0 ]
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     [ "$(resident)" -le $((start + start / 20 + 512)) ] && exit 0
     sleep 0.1
 done

@@ -153,7 +153,7 @@ mod tests {
             say.send(r).unwrap();
         };
         // A call that waits for more than fits ends when the pipe does.
-        let hears = || said.recv_timeout(Duration::from_secs(10)).unwrap_or(0);
+        let hears = || said.recv_timeout(Duration::from_secs(60)).unwrap_or(0);
         let first = std::thread::spawn(made.clone());
         let taken = hears();
         // The pipe is full: the next call waits until some of it is read.
