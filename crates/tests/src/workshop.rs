@@ -120,7 +120,7 @@ impl Workshop {
     /// A copy of `programs/NAME` that every user can read.
     pub fn script(&self, name: &str) -> PathBuf {
         self.once(self.dir.join("bin").join(name), |copy| {
-            fs::copy(source(name), copy).unwrap_or_else(|e| panic!("programs/{name}: {e}"));
+            copy_by_another(&source(name), copy);
             open_to_all(copy);
         })
     }
@@ -140,12 +140,12 @@ impl Workshop {
             let built = built_dir();
             for name in UZSWAP_FILES {
                 let (from, to) = (built.join(name), self.dir.join(name));
-                fs::copy(&from, &to).unwrap_or_else(|e| {
-                    panic!(
-                        "{}: {e}; build it first: cargo build --workspace [--release]",
-                        from.display()
-                    )
-                });
+                assert!(
+                    from.exists(),
+                    "there is no {}; build it first: cargo build --workspace [--release]",
+                    from.display()
+                );
+                copy_by_another(&from, &to);
                 open_to_all(&to);
             }
         })
@@ -196,6 +196,14 @@ fn built_dir() -> PathBuf {
     }
     let test = std::env::current_exe().expect("a test knows its path");
     test.ancestors().nth(2).expect("tests lie in TARGET/PROFILE/deps").to_owned()
+}
+
+/// Copies a file that is to be executed. A case beside may start a child meanwhile, which has our
+/// descriptors for a moment, and the kernel executes no file that somebody may write: so another
+/// process writes it.
+fn copy_by_another(from: &Path, to: &Path) {
+    let made = Command::new("cp").args([from, to]).output().expect("cp starts");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
 /// Readable, and executable where it is for us.

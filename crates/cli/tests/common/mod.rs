@@ -5,10 +5,11 @@ pub mod system;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -114,10 +115,20 @@ impl Scratch {
         &self.0
     }
 
-    /// A file with `mode`.
+    /// A file with `mode`. Another process writes one that is to be executed: of this one's
+    /// descriptors the children that other tests start have copies for a moment, and the kernel
+    /// executes no file that somebody may write.
     pub fn file(&self, name: &str, bytes: impl AsRef<[u8]>, mode: u32) -> PathBuf {
         let path = self.path(name);
-        fs::write(&path, bytes).unwrap();
+        if mode & 0o111 == 0 {
+            fs::write(&path, bytes).unwrap();
+        } else {
+            let mut writer = Command::new("sh");
+            writer.args(["-c", "cat >\"$0\""]).arg(&path).stdin(Stdio::piped());
+            let mut writer = writer.spawn().unwrap();
+            writer.stdin.take().unwrap().write_all(bytes.as_ref()).unwrap();
+            assert!(writer.wait().unwrap().success());
+        }
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
     }
