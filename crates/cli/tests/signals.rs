@@ -59,15 +59,22 @@ impl Running {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut running = Running { child, output };
-        while running.line() != "ready" {}
+        while running.whole_line() != "ready\n" {}
         running
     }
 
     #[track_caller]
     fn line(&mut self) -> String {
+        self.whole_line().trim_end().to_string()
+    }
+
+    /// With its end, without which the output is over.
+    #[track_caller]
+    fn whole_line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
-        line.trim_end().to_string()
+        assert!(line.ends_with('\n'), "it has ended: {line:?}, {:?}", self.child.try_wait());
+        line
     }
 
     fn pid(&self) -> u32 {

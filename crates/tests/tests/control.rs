@@ -426,7 +426,10 @@ fn killed(w: &Arc<Workshop>) -> Result<Verdict, String> {
     let ended = eventually(|| live.job.is_finished());
     let left = socket.exists();
     let out = live.command(&["ps"]);
-    let ok = ended && left && !socket.exists() && out.status.success() && out.stdout.is_empty();
+    // The user may have other runs.
+    let listed = String::from_utf8_lossy(&out.stdout).into_owned();
+    let is_listed = listed.lines().any(|line| line.split_whitespace().next() == Some(&run));
+    let ok = ended && left && !socket.exists() && out.status.success() && !is_listed;
     Ok(Verdict::check(ok, || {
         format!("ended {ended}, left {left}, now {}: {}", socket.exists(), said(&out))
     }))
