@@ -28,7 +28,7 @@ const RUNGS_LIMIT_MIB: u64 = 16;
 const CHURN_MIB: &str = "80";
 const CHURN_LIMIT_MIB: u64 = 32;
 const EXPORT_MIB: usize = 256;
-/// What a run's claim takes at most.
+/// The bytes of a run's claim, at most.
 const CLAIM_BYTES: usize = 4096;
 /// The time within which a server must be there, or a file be written: far beyond what either
 /// takes.
