@@ -81,9 +81,8 @@ pub fn run(arguments: VarietyArguments) -> Result<u8, Failure> {
     let programs = catalogue::chosen(&all, &arguments.programs)
         .map_err(|why| Failure::usage(format!("--programs: {why}")))?;
     if arguments.list {
-        for program in programs {
-            println!("{:<20} {:<12} {}", program.name, program.kind, program.package);
-        }
+        let line = |p: &Program| format!("{:<20} {:<12} {}\n", p.name, p.kind, p.package);
+        console::print(&programs.into_iter().map(line).collect::<String>())?;
         return Ok(0);
     }
     let record = Record::begin(&arguments.out, "variety")?;
