@@ -15,7 +15,10 @@ fn main() {
         std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: cargo sets it"))
     };
     let exports = PathBuf::from(told("OUT_DIR")).join("exports");
-    std::fs::write(&exports, "{ local: *; };\n").expect("the directory is ours");
+    // The bench of locks has it called.
+    let shown = std::env::var_os("CARGO_FEATURE_CONTENTION").map(|_| "global: uzswap_contention;");
+    std::fs::write(&exports, format!("{{ {} local: *; }};\n", shown.unwrap_or_default()))
+        .expect("the directory is ours");
     let exports = format!("-Wl,--version-script={}", exports.display());
     let (object, options) = (told("DEP_UZSWAP_PRELOAD_OBJECT"), told("DEP_UZSWAP_PRELOAD_OPTIONS"));
     for option in ["-shared", &exports, &object].into_iter().chain(options.split(' ')) {

@@ -7,8 +7,6 @@
 
 mod boot;
 pub mod calls;
-#[cfg(feature = "contention")]
-mod contention;
 pub mod patch;
 pub mod takeover;
 
