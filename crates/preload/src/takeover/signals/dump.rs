@@ -25,6 +25,10 @@ use super::*;
 const DUMPING: [i32; 10] = [3, 4, 5, 6, SIGBUS, 8, SIGSEGV, 24, 25, 31];
 /// The part of the machine's free memory that a dump leaves to others: an eighth.
 const LEFT_PART: u64 = 8;
+/// Pages that a dump leaves free at least, of little room half: 16 MiB. The kernel writes the core
+/// by way of its page cache, which counts in the process's memory group until the disk has it. With
+/// 4 MiB left the group killed a process in its dump while the disk was busy.
+const LEFT_PAGES: u64 = (16 << 20) / PAGE_SIZE as u64;
 
 /// Set when the signals come here.
 pub(super) static BEGUN: AtomicBool = AtomicBool::new(false);
@@ -58,6 +62,11 @@ fn is_wanted() -> bool {
     asked == 0 && limit[0] > 0 && call!(nr::PRCTL, PR_GET_DUMPABLE) != 0
 }
 
+/// Pages of the free ones that are used for the program's memory.
+fn usable_pages(room: u64) -> u64 {
+    room - (room / LEFT_PART).max(LEFT_PAGES.min(room / 2))
+}
+
 /// Brings memory in before a signal ends the process by its default action.
 pub(super) fn prepare(sig: i32) {
     static PREPARING: AtomicBool = AtomicBool::new(false);
@@ -71,7 +80,7 @@ pub(super) fn prepare(sig: i32) {
         return;
     }
     let room = PAGER.tree().room.ask().unwrap_or(0);
-    let missing = PAGER.bring_in_all((room - room / LEFT_PART) as i64);
+    let missing = PAGER.bring_in_all(usable_pages(room) as i64);
     if missing > 0 {
         let mut digits = [[0u8; DIGITS_MOST]; 2];
         let [pages, mib] = &mut digits;
@@ -85,5 +94,17 @@ pub(super) fn prepare(sig: i32) {
         let mut line = [0u8; 160];
         let n = join(&lines, &mut line);
         let _ = call!(nr::WRITE, 2, line.as_ptr(), n);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dump_leaves_room_to_write_it() {
+        let mib = |mib: u64| (mib << 20) / PAGE_SIZE as u64;
+        let usable = [0, 1, mib(10), mib(30), mib(100), mib(800)].map(usable_pages);
+        assert_eq!(usable, [0, 1, mib(5), mib(15), mib(84), mib(700)]);
     }
 }
