@@ -514,8 +514,7 @@ impl<S: Store> State<S> {
             self.counters.incompressible_pages -= u64::from(job.codec == RAW);
             self.counters.recompressed_pages += 1;
             self.counters.recompressed_saved_bytes += saved as u64;
-            self.counters.mem_used_max_bytes =
-                self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+            self.note_most_used();
         }
         self.idleness.learn_packed(self.traffic(), saved);
         self.grow_old(job.id);

@@ -343,8 +343,7 @@ impl<S: Store> State<S> {
         self.link_young(id);
         self.counters.pool_stores += 1;
         self.counters.pool_pages += 1;
-        self.counters.mem_used_max_bytes =
-            self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+        self.note_most_used();
         Ok(())
     }
 
@@ -357,6 +356,12 @@ impl<S: Store> State<S> {
         len <= self.lends_bytes + self.lends_bytes / 8
             && !self.clusters.is_writable()
             && self.limited_pool_bytes() < most_bytes
+    }
+
+    /// Notes how large the pools are, after a step that may have made them larger.
+    pub fn note_most_used(&mut self) {
+        let used_bytes = self.pool_bytes() as u64;
+        self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(used_bytes);
     }
 
     fn set(&mut self, id: u32, area: u8, location: Location, codec: CodecId, len: usize) {

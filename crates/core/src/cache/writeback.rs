@@ -180,8 +180,7 @@ impl<S: Store> SwapCache<S> {
         let mut s = self.state.lock();
         let freed = s.pools.iter_mut().map(|p| p.compact(COMPACT_FRAMES)).sum();
         // A pinned object keeps the frame in whose place another one was taken.
-        let used_bytes = s.pool_bytes() as u64;
-        s.counters.mem_used_max_bytes = s.counters.mem_used_max_bytes.max(used_bytes);
+        s.note_most_used();
         freed
     }
 

@@ -223,8 +223,7 @@ impl<S: Store> State<S> {
         }
         if group.is_some() {
             self.counters.recompressed_saved_bytes += saved as u64;
-            self.counters.mem_used_max_bytes =
-                self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+            self.note_most_used();
         }
     }
 

@@ -247,8 +247,7 @@ impl<S: Store> State<S> {
         e.mark(Mark::Packed, false);
         e.mark(Mark::Packing, false);
         self.link_young(id);
-        self.counters.mem_used_max_bytes =
-            self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+        self.note_most_used();
     }
 
     /// The entry of that place if it is of `which` and is to be written back: `oldest`, or one that

@@ -35,14 +35,16 @@ fn seeded(spec: Spec, seed: u64, default: u64) -> Sum {
 /// which a busy machine has others: as long as a rare one is missing, more seeds are tried.
 fn seeds(spec: Spec, seeds: core::ops::Range<u64>, never: &[Counter]) {
     const MORE_SEEDS: u64 = 20;
+    // A search of other seeds asks for no ways.
+    let more = if seeds_from() > 0 { 0 } else { MORE_SEEDS };
     let mut ways = [0; WAYS.len()];
-    for seed in seeds.start..seeds.end + MORE_SEEDS {
+    for seed in seeds.start..seeds.end + more {
         let is_missing = |(way, count): (&Counter, &u64)| *count == 0 && !never.contains(way);
-        let is_done = seeds_from() > 0 || !WAYS.iter().zip(&ways).any(is_missing);
-        if seed >= seeds.end && is_done {
+        if seed >= seeds.end && !WAYS.iter().zip(&ways).any(is_missing) {
             break;
         }
-        let sum = seeded(spec, seed + seeds_from(), 12_000);
+        let seed = seed + seeds_from();
+        let sum = seeded(spec, seed, 12_000);
         println!("seed {seed}: {sum:?}");
         ways.iter_mut().zip(sum.ways).for_each(|(all, one)| *all += one);
     }
