@@ -4,9 +4,9 @@
 //!
 //! The program's file has no suffix, since cargo takes no dot in a name; packages give it one. It
 //! is linked by the options that its code asks for (`preload/build.rs`), and by two more. `-shared`
-//! wins over the `-pie` that the compiler gives for a program. The list of exports is
-//! empty, as the compiler makes it for a library: a symbol that others could replace would have no
-//! address where the library boots a program and no loader has bound it.
+//! wins over the `-pie` that the compiler gives for a program. The list of exports is empty, as the
+//! compiler makes it for a library: a symbol that others could replace would have no address where
+//! the library boots a program and no loader has bound it.
 
 use std::path::PathBuf;
 

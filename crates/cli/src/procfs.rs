@@ -1,9 +1,17 @@
-//! The kernel's files on processes and of the machine.
+//! The kernel's counts of processes and of the machine, mostly from its files.
 
 use std::fs;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
 
 use crate::os;
 use crate::pages::PAGE_BYTES;
+
+/// Processor time of this thread.
+pub fn own_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
 
 /// Anonymous memory of a process, by the kernel's count; none if it has gone.
 pub fn anonymous_bytes(pid: u32) -> Option<u64> {

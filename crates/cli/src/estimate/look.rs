@@ -117,7 +117,7 @@ pub fn permit(pid: u32) -> Result<(), String> {
     if pid == 0 || fs::metadata(&directory).is_err() {
         return Err(format!("there is no process {pid}: see 'ps -e'"));
     }
-    let what = format!("process {pid} ({})", crate::os::name_of(pid));
+    let what = named(pid);
     let refused = |e: &io::Error| match e.kind() {
         ErrorKind::PermissionDenied => {
             match fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
@@ -164,8 +164,11 @@ fn refuse_managed(pid: u32, maps: &str) -> Result<(), String> {
     if !maps.contains("libuzswap_preload") {
         return Ok(());
     }
-    let name = crate::os::name_of(pid);
-    Err(format!("process {pid} ({name}) is under uzswap already: 'uzswap ps' shows what it holds"))
+    Err(format!("{} is under uzswap already: 'uzswap ps' shows what it holds", named(pid)))
+}
+
+fn named(pid: u32) -> String {
+    format!("process {pid} ({})", crate::os::name_of(pid))
 }
 
 fn no_memory(what: &str) -> String {

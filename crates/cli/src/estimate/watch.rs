@@ -22,7 +22,6 @@ use std::fs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
 use uzswap::control::{Counter, Tree};
 use uzswap::latency::FaultKind;
 
@@ -32,6 +31,7 @@ use super::look::{self, Area, PAGE_KIB};
 use super::sample::Reservoir;
 use super::within::Touches;
 use crate::os;
+use crate::procfs::own_time;
 
 /// The time from a clearing to the first look.
 const FIRST: Duration = Duration::from_millis(1);
@@ -378,11 +378,6 @@ fn with_descendants(root: u32) -> Vec<u32> {
         at += 1;
     }
     all
-}
-
-/// Processor time of this thread.
-fn own_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Page faults of a process, nearly all of them first touches.

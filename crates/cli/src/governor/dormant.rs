@@ -12,8 +12,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
-
 use crate::control::run::Run;
 use crate::control::state::PAGE_BYTES;
 use crate::procfs;
@@ -28,34 +26,26 @@ const SHARE_FROM_BYTES: u64 = 1 << 20;
 /// of each that ends.
 pub fn start(run: Arc<Run>) {
     super::in_background("uzswap-dormant", move || {
-        let mut pace = Pace::new();
+        let mut pace = Pace::default();
         loop {
-            let began = processor_time();
+            let began = procfs::own_time();
             // Read first, so that a process that begins to page meanwhile is not counted twice.
             let [held, needed] = run.tree.said_pages();
             let dormant = (look(&run) / PAGE_BYTES) as i64;
             run.tree.note_peaks(held + dormant, needed + dormant);
-            thread::sleep(pace.pause(processor_time().saturating_sub(began)));
+            thread::sleep(pace.pause(procfs::own_time().saturating_sub(began)));
         }
     });
 }
 
-/// Processor time of this thread.
-fn processor_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
-}
-
 /// How often to look.
+#[derive(Default)]
 struct Pace {
     /// The cost of the last look.
     before: Duration,
 }
 
 impl Pace {
-    fn new() -> Pace {
-        Pace { before: Duration::ZERO }
-    }
-
     /// The time until the next look, after one of that cost. One alone that cost much says nothing:
     /// a virtual machine that stalls counts it for the thread that ran.
     fn pause(&mut self, cost: Duration) -> Duration {
@@ -95,7 +85,7 @@ mod tests {
 
     #[test]
     fn looks_are_as_rare_as_they_are_dear_and_a_stall_makes_them_no_rarer() {
-        let mut pace = Pace::new();
+        let mut pace = Pace::default();
         let [cheap, dear, stall] = [1, 20, 3000].map(Duration::from_millis);
         let mut pauses = |costs: &[Duration]| -> Vec<Duration> {
             costs.iter().map(|cost| pace.pause(*cost)).collect()
