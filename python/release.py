@@ -56,7 +56,7 @@ VERSIONS = (
 # What would lead a trial to files of this tree.
 HIDDEN = ("PYTHONPATH", "UZSWAP_PRELOAD", "UZSWAP_COMMAND", "UZSWAP_LIBRARY")
 # A managed program has the library in it: without one `run` might start it all the same.
-IS_MANAGED = ("grep", "-q", "/libuzswap_preload", "/proc/self/maps")
+IS_MANAGED = ("grep", "-q", "/libuzswap_preload.so$", "/proc/self/maps")
 SEEN_FROM_PYTHON = "import uzswap; assert uzswap.status(), 'not managed'"
 # A guard against waiting for ever: pip may compile for many minutes on a small machine.
 PATIENCE_S = 3600

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{Scratch, stderr, stdout};
+use common::{LIBRARY, Scratch, stderr, stdout};
 
 /// Fills twice the memory that it is given, reads it back, and names the library that is mapped.
 const HOLDS_MORE: &str = r#"
@@ -35,7 +35,6 @@ int main(void) {
 }
 "#;
 const MEMORY: &str = "32M";
-const LIBRARY: &str = env!("CARGO_BIN_EXE_libuzswap_preload");
 
 fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
@@ -96,9 +95,7 @@ fn what_cargo_installs_is_all_that_a_run_needs() {
     let programs = targets.filter(|target| target["kind"][0] == "bin");
     let built = Path::new(env!("CARGO_BIN_EXE_uzswap")).parent().unwrap();
     for name in programs.map(|target| target["name"].as_str().unwrap()) {
-        // Another process writes what is to be executed: see `Scratch::file`.
-        let copy = Command::new("cp").arg(built.join(name)).arg(root.join("bin")).output();
-        assert_ended_well(&copy.unwrap());
+        scratch.file(&format!("root/bin/{name}"), fs::read(built.join(name)).unwrap(), 0o755);
     }
     assert_works(&scratch, &root);
 }

@@ -57,7 +57,7 @@ fn same_as_without(given: &str, program: &str) -> String {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{given}exec {prefix} {program}")]);
         let output =
-            command.env("UZSWAP_PRELOAD", library()).env("UZSWAP_QUIET", "1").output().unwrap();
+            command.env("UZSWAP_PRELOAD", LIBRARY).env("UZSWAP_QUIET", "1").output().unwrap();
         assert!(output.status.success(), "{given}{prefix}: {}", stderr(&output));
         stdout(&output)
     };
@@ -127,7 +127,7 @@ fn limits_directory_mask_and_group_are_inherited() {
              :",
         ])
         .env("UZSWAP", env!("CARGO_BIN_EXE_uzswap"))
-        .env("UZSWAP_PRELOAD", library())
+        .env("UZSWAP_PRELOAD", LIBRARY)
         .output()
         .unwrap();
     let text = stdout(&output);
@@ -458,7 +458,7 @@ fn a_store_on_a_full_disk() {
     let unshare = |script: &str| {
         Command::new("unshare")
             .args(["-rm", "sh", "-c", script])
-            .env("UZSWAP_PRELOAD", library())
+            .env("UZSWAP_PRELOAD", LIBRARY)
             .output()
     };
     if !unshare("true").is_ok_and(|o| o.status.success()) {
@@ -542,7 +542,7 @@ fn a_closed_stderr_disturbs_nobody() {
             "-c",
             &format!("exec 2>&-; exec {} run -- sh -c 'exit 9'", env!("CARGO_BIN_EXE_uzswap")),
         ])
-        .env("UZSWAP_PRELOAD", library())
+        .env("UZSWAP_PRELOAD", LIBRARY)
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(9));
@@ -555,7 +555,7 @@ fn a_closed_stderr_disturbs_nobody() {
         stats.display()
     );
     let output =
-        Command::new("sh").args(["-c", &script]).env("UZSWAP_PRELOAD", library()).output().unwrap();
+        Command::new("sh").args(["-c", &script]).env("UZSWAP_PRELOAD", LIBRARY).output().unwrap();
     assert_eq!(output.status.code(), Some(9));
     let json: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(&stats).unwrap()).unwrap();
@@ -569,7 +569,7 @@ fn a_closed_stderr_disturbs_nobody() {
                 env!("CARGO_BIN_EXE_uzswap")
             ),
         ])
-        .env("UZSWAP_PRELOAD", library())
+        .env("UZSWAP_PRELOAD", LIBRARY)
         .output()
         .unwrap();
     assert_eq!(stdout(&output), "9\n");

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
 use common::system::instead;
-use common::{Scratch, eventually, stderr, stdout, uzswap};
+use common::{LIBRARY, Scratch, eventually, stderr, stdout, uzswap};
 
 /// 128 TiB, all that a process may have.
 const ADDRESS_SPACE_BYTES: u64 = 1 << 47;
@@ -68,7 +68,7 @@ fn runs_are_listed_without_threads() {
 #[test]
 fn words_of_the_environment_that_are_no_variables_reach_the_program() {
     let mut command = uzswap();
-    let library = CString::new(format!("UZSWAP_PRELOAD={}", common::library())).unwrap();
+    let library = CString::new(format!("UZSWAP_PRELOAD={}", LIBRARY)).unwrap();
     let own = CString::new(command.get_program().as_bytes()).unwrap();
     let words = ["run", "--quiet", "--memory", "64M", "cat", "/proc/self/environ"];
     let words = words.map(|word| CString::new(word).unwrap());

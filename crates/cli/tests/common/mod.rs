@@ -25,15 +25,8 @@ pub fn harmless_library() -> String {
     path.expect("this test is linked against glibc").to_string()
 }
 
-/// The runtime if UZSWAP_TEST_PRELOAD names it or it lies beside the command, else something
-/// harmless.
-pub fn library() -> String {
-    if let Ok(given) = std::env::var("UZSWAP_TEST_PRELOAD") {
-        return given;
-    }
-    let beside = Path::new(env!("CARGO_BIN_EXE_uzswap")).with_file_name("libuzswap_preload");
-    if beside.exists() { beside.to_str().unwrap().to_string() } else { harmless_library() }
-}
+/// The preload library: a program of this package, so that it is built.
+pub const LIBRARY: &str = env!("CARGO_BIN_EXE_libuzswap_preload");
 
 /// `uzswap`, with nothing of uzswap in its environment but the library.
 pub fn uzswap() -> Command {
@@ -44,7 +37,7 @@ pub fn uzswap() -> Command {
         }
     }
     command.env_remove("LD_PRELOAD");
-    command.env("UZSWAP_PRELOAD", library());
+    command.env("UZSWAP_PRELOAD", LIBRARY);
     command
 }
 
