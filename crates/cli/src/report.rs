@@ -22,54 +22,44 @@ use notices::{Over, explain, notice_name, notices};
 
 /// The part of the limit by which a run may pass it without a warning.
 const SLACK_PART: u64 = 64;
-/// The part of the limit by which it must have been lowered to be worth a line.
+/// The part of the limit by which it must have been lowered, or that shared memory must have taken,
+/// to be worth a line.
 const TOLD_PART: u64 = 8;
 
 /// Prints warnings and the summary, and writes the statistics and the report.
 pub fn finish(outcome: &Outcome) {
-    let mut warnings = Vec::new();
+    let numbers = outcome.tree.map(Numbers::of);
     let lowest_bytes = outcome.tree.and_then(lowest_limit_bytes);
+    let mut warnings = Vec::new();
     if let Some(tree) = outcome.tree {
-        let over = Over::of(tree, outcome.settings.memory_bytes);
-        for notice in notices(tree) {
-            let warning = match lowest_bytes.filter(|_| over.is_none()) {
-                Some(bytes) if notice == Notice::OverLimit => format!(
-                    "the limit could not be held while it was lowered to {}: what must stay in \
-                     memory is larger",
-                    human(bytes)
-                ),
-                _ => {
-                    let errno = tree.notice_errnos[notice as usize].load(Ordering::Acquire);
-                    explain(notice, errno as i32, outcome.settings, over.as_ref())
-                }
-            };
-            // Failures are said in any case; that a helper program ran unmanaged belongs to the
-            // summary.
-            if notice != Notice::Unmanaged || !outcome.settings.quiet {
-                console::say(&warning);
-            }
-            warnings.push(warning);
-        }
+        warn_of_notices(tree, outcome, lowest_bytes, &mut warnings);
     }
+    let tell = |line: &str| {
+        if !outcome.settings.quiet {
+            console::say(line);
+        }
+    };
     let first_bytes = outcome.settings.memory_bytes;
-    let is_told = |bytes: &u64| *bytes < first_bytes - first_bytes / TOLD_PART;
-    if let Some(bytes) = lowest_bytes.filter(is_told) {
-        let lowered = format!(
+    let is_lowered = |bytes: &u64| *bytes < first_bytes - first_bytes / TOLD_PART;
+    if let Some(bytes) = lowest_bytes.filter(is_lowered) {
+        warnings.push(format!(
             "the limit was lowered to {} at times: its memory group had no more room",
             human(bytes)
-        );
-        if !outcome.settings.quiet {
-            console::say(&lowered);
-        }
-        warnings.push(lowered);
+        ));
+        tell(&warnings[warnings.len() - 1]);
     }
-    let numbers = outcome.tree.map(Numbers::of);
+    let shared_bytes = numbers.as_ref().map_or(0, |n| n.peak_shared_bytes);
+    if shared_bytes > first_bytes / TOLD_PART {
+        warnings.push(format!(
+            "up to {} of the memory was shared (memfd, /dev/shm, MAP_SHARED), which is not paged",
+            human(shared_bytes)
+        ));
+        tell(&warnings[warnings.len() - 1]);
+    }
     // A limit that was lowered was not set by the user.
     let last_bytes = outcome.tree.map(limit_bytes).filter(|_| lowest_bytes.is_none());
     let summary = summary(numbers.as_ref(), outcome.settings.memory_bytes, last_bytes);
-    if !outcome.settings.quiet {
-        console::say(&summary);
-    }
+    tell(&summary);
     if let Some(stats) = &outcome.settings.stats {
         let text = format!("{:#}\n", statistics(outcome));
         if let Err(e) = (&stats.file).write_all(text.as_bytes()) {
@@ -94,6 +84,36 @@ pub fn finish(outcome: &Outcome) {
     }
 }
 
+/// Prints the notices of a run as warnings. `lowest_bytes`: the lowest limit that its memory group
+/// has led to.
+fn warn_of_notices(
+    tree: &Tree,
+    outcome: &Outcome,
+    lowest_bytes: Option<u64>,
+    warnings: &mut Vec<String>,
+) {
+    let over = Over::of(tree, outcome.settings.memory_bytes);
+    for notice in notices(tree) {
+        let warning = match lowest_bytes.filter(|_| over.is_none()) {
+            Some(bytes) if notice == Notice::OverLimit => format!(
+                "the limit could not be held while it was lowered to {}: what must stay in \
+                 memory is larger",
+                human(bytes)
+            ),
+            _ => {
+                let errno = tree.notice_errnos[notice as usize].load(Ordering::Acquire);
+                explain(notice, errno as i32, outcome.settings, over.as_ref())
+            }
+        };
+        // Failures are said in any case; that a helper program ran unmanaged belongs to the
+        // summary.
+        if notice != Notice::Unmanaged || !outcome.settings.quiet {
+            console::say(&warning);
+        }
+        warnings.push(warning);
+    }
+}
+
 /// The figures of the summary.
 #[derive(Debug, Default)]
 struct Numbers {
@@ -101,6 +121,7 @@ struct Numbers {
     activations: u64,
     peak_used_bytes: u64,
     peak_needed_bytes: u64,
+    peak_shared_bytes: u64,
     faults: u64,
     /// Written back from the pool, or straight to the store.
     written_pages: u64,
@@ -118,6 +139,7 @@ impl Numbers {
             peak_used_bytes,
             // A program cannot have needed less than it held.
             peak_needed_bytes: peak(&tree.peak_needed_pages).max(peak_used_bytes),
+            peak_shared_bytes: peak(&tree.peak_shared_pages),
             faults: tree.total(Counter::Faults),
             written_pages: written::pages(|counter| tree.total(counter)),
             unmanaged: tree.total(Counter::UnmanagedExecs),
@@ -240,6 +262,7 @@ fn statistics(outcome: &Outcome) -> Value {
         "mechanisms": mechanisms,
         "peak_used_bytes": numbers.peak_used_bytes,
         "peak_needed_bytes": numbers.peak_needed_bytes,
+        "peak_shared_bytes": numbers.peak_shared_bytes,
         "ratio": numbers.ratio(),
         "lowest_limit_bytes": outcome.tree.and_then(lowest_limit_bytes),
         "settings": settings_json(outcome.settings),
@@ -266,6 +289,11 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
     (
         "peak_needed_bytes",
         "largest memory that they would have needed together without uzswap (bytes)",
+    ),
+    (
+        "peak_shared_bytes",
+        "largest shared memory that they mapped, each page once; of the limit it takes three \
+         quarters at most, and is not paged (bytes)",
     ),
     ("ratio", "peak_needed_bytes by peak_used_bytes"),
     (
@@ -339,6 +367,7 @@ pub mod tests {
             activations: 1,
             peak_used_bytes: 498 * MIB,
             peak_needed_bytes: 1946 * MIB,
+            peak_shared_bytes: 0,
             faults: 123_456,
             written_pages: 78_901,
             unmanaged: 0,
@@ -426,7 +455,8 @@ pub mod tests {
         slot.add(Counter::Faults, 7);
         slot.latency.record(FaultKind::PoolLoad, 3000);
         slot.mechanism.store(Mechanism::UserfaultfdCopy as u32, Ordering::Relaxed);
-        tree.publish(slot, 10, 30);
+        tree.publish(slot, 8, 28);
+        tree.count_shared(2, i64::MAX);
         tree.lowest_limit_pages.store(1, Ordering::Relaxed);
         tree.notice(Notice::StoreFailed, libc::ENOSPC);
         let settings = settings();
@@ -452,6 +482,7 @@ pub mod tests {
         assert_eq!(json["fault_latency"].as_object().unwrap().len(), FaultKind::ALL.len());
         assert_eq!(json["peak_used_bytes"], 40960);
         assert_eq!(json["ratio"], 3.0);
+        assert_eq!(json["peak_shared_bytes"], 8192);
         assert_eq!(json["lowest_limit_bytes"], 4096);
         assert_eq!(json["mechanisms"], json!(["userfaultfd-copy"]));
         assert_eq!(json["signal"], "SIGTERM");

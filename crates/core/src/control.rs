@@ -78,6 +78,11 @@ pub struct Tree {
     pub needed_pages: AtomicI64,
     /// Largest value of `needed_pages`.
     pub peak_needed_pages: AtomicI64,
+    /// Of all these sums, pages of shared memory that the processes map, each page once. `uzswap
+    /// run` counts them.
+    pub shared_pages: AtomicI64,
+    /// The most shared memory that there was. Not all of it need have been counted.
+    pub peak_shared_pages: AtomicI64,
     /// The limit now, in pages: `uzswap set` changes it.
     pub limit_pages: AtomicI64,
     /// The lowest limit that `uzswap run` has set because the memory group had no more room. 0: it

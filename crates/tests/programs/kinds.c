@@ -2,12 +2,15 @@
 //   kinds MIB served         under a userfaultfd of the program's own: missing pages that it copies in from ordinary
 //                            memory, ordinary memory that is registered when much of it is out, pages that are moved
 //   kinds MIB file PATH      a private mapping of the file PATH, which has MIB too, and is written to
+//   kinds MIB shared         two pieces of shared memory of 24 MiB, one of them a memfd that is mapped twice, in this
+//                            process and in a child; they are there before the ordinary memory is
 // It prints "ok" and ends with 0.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +24,7 @@
 
 #define PAGE_BYTES 4096
 #define SERVED_BYTES (8 << 20)
+#define SHARED_BYTES (24 << 20)
 
 // Of Linux 6.8, which headers may not know: UFFDIO_MOVE.
 #define FEATURE_MOVE (1 << 16)
@@ -99,11 +103,59 @@ static void write_file(const char *path) {
     }
 }
 
+static char *map_shared(int file, int flags) {
+    char *piece = mmap(0, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | flags, file, 0);
+    check(piece != MAP_FAILED, "shared memory");
+    return piece;
+}
+
+// Shared memory, and the child that maps it as well.
+static char *shared[3];
+static pid_t child;
+
+static void check_shared(void) {
+    for (int i = 0; i < 3; i++)
+        for (size_t at = 0; at < SHARED_BYTES; at += PAGE_BYTES)
+            check(shared[i][at] == (i == 0 ? 1 : 2), "a shared page");
+}
+
+static void share(void) {
+    int file = memfd_create("kinds", MFD_CLOEXEC);
+    check(file >= 0 && !ftruncate(file, SHARED_BYTES), "memfd");
+    shared[0] = map_shared(-1, MAP_ANONYMOUS);
+    shared[1] = map_shared(file, 0);
+    shared[2] = map_shared(file, 0);
+    memset(shared[0], 1, SHARED_BYTES);
+    memset(shared[1], 2, SHARED_BYTES);
+    int pipe_of[2];
+    check(!pipe(pipe_of), "pipe");
+    child = fork();
+    check(child >= 0, "fork");
+    check_shared();
+    if (!child) {
+        check(write(pipe_of[1], "", 1) == 1, "write");
+        for (;;) pause();
+    }
+    char ready;
+    check(read(pipe_of[0], &ready, 1) == 1, "read");
+    // Nobody tells this program when its shared memory has been seen.
+    sleep(2);
+}
+
 int main(int count, char **arguments) {
     check(count >= 3, "arguments");
+    int shares = !strcmp(arguments[2], "shared");
+    if (shares) share();
     fill(atoi(arguments[1]));
     if (!strcmp(arguments[2], "served")) serve_faults();
     if (!strcmp(arguments[2], "file")) write_file(arguments[3]);
+    if (shares) {
+        for (int round = 0; round < 3; round++) {
+            check(is_right(), "ordinary memory");
+            check_shared();
+        }
+        kill(child, SIGKILL);
+    }
     say("ok\n");
     _exit(0);
 }

@@ -20,6 +20,8 @@ fn main() -> ExitCode {
     }
     let w = workshop.clone();
     suite.add("written_pages_of_a_private_file_are_counted", move || private_file(&w));
+    let w = workshop.clone();
+    suite.add("shared_memory_is_counted_once", move || shared(&w));
     drop(workshop);
     suite.main()
 }
@@ -50,6 +52,24 @@ fn private_file(w: &Workshop) -> Result<Verdict, String> {
     let is_within = held_bytes <= memory_bytes + memory_bytes / 20 + 16 * MIB;
     let makes_room = run.stat("evictions").unwrap_or(0) > PROGRAM_MIB / 3 * MIB / 4096;
     Ok(Verdict::check(is_right && is_within && makes_room, || run.report()))
+}
+
+/// Shared memory is not paged, but counts, once for all mappings and processes: ordinary memory
+/// makes room for it, which alone would fit. In its memory group both do not fit.
+fn shared(w: &Workshop) -> Result<Verdict, String> {
+    const SHARED_BYTES: u64 = 48 * MIB;
+    let argv =
+        [w.program("kinds").into_os_string(), PROGRAM_MIB.to_string().into(), "shared".into()];
+    let memory_bytes = PROGRAM_MIB * MIB * 5 / 4;
+    let managed = Managed { memory_bytes: Some(memory_bytes), options: vec![] };
+    let group_bytes = memory_bytes + memory_bytes / 20 + 16 * MIB;
+    let run = Job::new(&argv).managed(managed).limit(group_bytes).run(w)?;
+    let is_right = run.succeeded() && run.stdout.ends_with("ok\n");
+    let counted = run.stat("peak_shared_bytes").unwrap_or(0);
+    let is_once = (SHARED_BYTES..SHARED_BYTES + 8 * MIB).contains(&counted);
+    let is_said = run.stderr.contains("of the memory was shared");
+    let makes_room = run.stat("evictions").unwrap_or(0) > 0;
+    Ok(Verdict::check(is_right && is_once && is_said && makes_room, || run.report()))
 }
 
 /// Memory under a userfaultfd of the program's own is the program's to serve. It was paged before,

@@ -10,15 +10,13 @@
 use std::fs;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use crate::control::run::Run;
 use crate::control::state::PAGE_BYTES;
 use crate::procfs;
 
-/// The shortest time between two looks, and the part of the time that looks may take, as a divisor.
-const LOOK: Duration = Duration::from_millis(50);
-const PART: u32 = 100;
+use super::pace::Pace;
+
 /// A process that holds less is not asked for its share.
 const SHARE_FROM_BYTES: u64 = 1 << 20;
 
@@ -28,30 +26,14 @@ pub fn start(run: Arc<Run>) {
     super::in_background("uzswap-dormant", move || {
         let mut pace = Pace::default();
         loop {
-            let began = procfs::own_time();
+            pace.begin();
             // Read first, so that a process that begins to page meanwhile is not counted twice.
             let [held, needed] = run.tree.said_pages();
             let dormant = (look(&run) / PAGE_BYTES) as i64;
             run.tree.note_peaks(held + dormant, needed + dormant);
-            thread::sleep(pace.pause(procfs::own_time().saturating_sub(began)));
+            thread::sleep(pace.pause());
         }
     });
-}
-
-/// How often to look.
-#[derive(Default)]
-struct Pace {
-    /// The cost of the last look.
-    before: Duration,
-}
-
-impl Pace {
-    /// The time until the next look, after one of that cost. One alone that cost much says nothing:
-    /// a virtual machine that stalls counts it for the thread that ran.
-    fn pause(&mut self, cost: Duration) -> Duration {
-        let before = std::mem::replace(&mut self.before, cost);
-        LOOK.max(cost.min(before) * PART)
-    }
 }
 
 fn look(run: &Run) -> u64 {
@@ -82,20 +64,6 @@ fn share_in(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn looks_are_as_rare_as_they_are_dear_and_a_stall_makes_them_no_rarer() {
-        let mut pace = Pace::default();
-        let [cheap, dear, stall] = [1, 20, 3000].map(Duration::from_millis);
-        let mut pauses = |costs: &[Duration]| -> Vec<Duration> {
-            costs.iter().map(|cost| pace.pause(*cost)).collect()
-        };
-        assert_eq!(
-            pauses(&[cheap, cheap, stall, cheap]),
-            [LOOK, cheap * 100, cheap * 100, cheap * 100]
-        );
-        assert_eq!(pauses(&[dear, dear, stall]), [cheap * 100, dear * 100, dear * 100]);
-    }
 
     #[test]
     fn a_share_is_a_part_of_what_is_anonymous() {

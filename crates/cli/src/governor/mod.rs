@@ -5,6 +5,7 @@
 //!                 ├─ shares ──> the control block: who gives ──> evictors
 //!  uzswap run ────┼─ idle ────> the control block: orders ─────> evictors      (--idle-after)
 //!                 ├─ dormant ─> the control block: the peak, with what dormant processes hold
+//!                 ├─ shared ──> the control block: the sums, with memory that processes share
 //!                 ├─ recount ─> the control block: sums that a killed process left wrong
 //!                 ├─ group ───> the control block: the limit, as the memory group has room
 //!                 └─ room ────> the control block: how much memory a dump may take
@@ -17,8 +18,10 @@ mod cost;
 mod dormant;
 mod group;
 mod idle;
+mod pace;
 mod recount;
 mod room;
+mod shared_memory;
 mod shares;
 mod turns;
 
@@ -44,6 +47,7 @@ pub fn watch(run: &Arc<Run>, settings: &RunSettings) {
     shares::start(run.clone());
     room::start(run.clone());
     dormant::start(run.clone());
+    shared_memory::start(run.clone());
     recount::start(run.clone());
     if let Some(margin_bytes) = settings.group_margin_bytes {
         group::start(run.clone(), margin_bytes);

@@ -229,6 +229,11 @@ impl Exposition {
                 bytes(&tree.needed_pages),
             ),
             ("uzswap_peak_needed_bytes", "the most of that", bytes(&tree.peak_needed_pages)),
+            (
+                "uzswap_shared_bytes",
+                "shared memory in it, which is not paged",
+                bytes(&tree.shared_pages),
+            ),
         ] {
             text.single(name, "gauge", help, value);
         }

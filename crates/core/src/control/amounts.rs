@@ -72,6 +72,20 @@ impl Tree {
         s.max(Counter::PeakNeededPages, pages.max(0) as u64);
     }
 
+    /// Counts shared memory of the run, of which there are so many pages: all of them, but no more
+    /// than `most`. Processes hold it and need it, and nobody can page it. Only `uzswap run` calls
+    /// this.
+    pub fn count_shared(&self, pages: i64, most: i64) {
+        self.peak_shared_pages.fetch_max(pages, Ordering::Relaxed);
+        let counted = pages.min(most);
+        let more = counted.wrapping_sub(self.shared_pages.swap(counted, Ordering::AcqRel));
+        for sum in [&self.used_pages, &self.held_pages, &self.needed_pages] {
+            sum.fetch_add(more, Ordering::AcqRel);
+        }
+        let [held, needed] = self.said_pages();
+        self.note_peaks(held, needed);
+    }
+
     /// Pages that processes have said they hold, and need.
     pub fn said_pages(&self) -> [i64; 2] {
         [&self.held_pages, &self.needed_pages].map(|pages| pages.load(Ordering::Acquire))
@@ -128,6 +142,20 @@ mod tests {
         assert_eq!(t.latency(FaultKind::PoolLoad).count(), 2);
         assert_eq!(t.latency(FaultKind::PoolLoad).sum_ns, 8000);
         assert_eq!(a.latency.count(FaultKind::PoolLoad), 0);
+    }
+
+    #[test]
+    fn shared_memory_is_in_the_sums_once() {
+        let t = tree();
+        t.publish(t.claim(10).unwrap(), 100, 300);
+        t.count_shared(70, 90);
+        assert_eq!((t.used(), t.said_pages()), (170, [170, 370]));
+        t.count_shared(95, 90);
+        assert_eq!((t.used(), t.said_pages()), (190, [190, 390]), "no more than the most");
+        t.count_shared(20, 90);
+        assert_eq!((t.used(), t.said_pages()), (120, [120, 320]));
+        let peaks = [&t.peak_used_pages, &t.peak_needed_pages, &t.peak_shared_pages];
+        assert_eq!(peaks.map(|peak| peak.load(Ordering::Relaxed)), [190, 390, 95]);
     }
 
     #[test]
