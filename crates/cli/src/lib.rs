@@ -92,7 +92,7 @@ enum Command {
     Ps(control::PsArguments),
     /// Show them on a screen that is kept up to date
     Top(control::TopArguments),
-    /// Change the limit of a run
+    /// Change the limit of a run, or how it compresses
     Set(control::SetArguments),
     /// Take memory from a process that does not need it now; it comes back as it is touched
     Reclaim(control::ReclaimArguments),

@@ -35,6 +35,7 @@ pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
 pub const POOL_PERCENT_DEFAULT: &str = "auto";
 pub const POOL_PERCENT_MIN: u32 = 1;
 pub const POOL_PERCENT_MAX: u32 = 90;
+pub const ACCEPT_THRESHOLD_DEFAULT: u32 = 90;
 pub const COMPRESSOR_DEFAULT: &str = "auto";
 pub const RECOMPRESSOR_DEFAULT: &str = "zstd:level=-1";
 
@@ -89,6 +90,31 @@ pub const RECOMPRESSOR: OptionSpec = OptionSpec {
     bounds: "",
     reason: "most of what is in the pool stays there for long: packed more densely it leaves \
              memory for pages",
+    hidden: false,
+};
+
+pub const POOL: OptionSpec = OptionSpec {
+    flag: "pool",
+    variable: "UZSWAP_POOL",
+    value: Some("NAME"),
+    what: "where compressed pages lie: zsmalloc, close together by size, or zbud, two to a frame",
+    default: "zsmalloc",
+    bounds: "zsmalloc or zbud",
+    reason: "zsmalloc holds more; a page of zbud's is given back as soon as its two objects are \
+             gone, and nothing is ever moved",
+    hidden: false,
+};
+
+pub const ACCEPT_THRESHOLD: OptionSpec = OptionSpec {
+    flag: "accept-threshold",
+    variable: "UZSWAP_ACCEPT_THRESHOLD",
+    value: Some("N"),
+    what: "once the pool is full, it takes nothing until it is below this part of its size, in \
+           percent",
+    default: "90",
+    bounds: "1 to 100",
+    reason: "a pool that is full all the time would send a page to the disk for each that comes \
+             in; the part is written by larger portions",
     hidden: false,
 };
 
@@ -301,6 +327,8 @@ pub const OPTIONS: &[&OptionSpec] = &[
     &POOL_PERCENT,
     &COMPRESSOR,
     &RECOMPRESSOR,
+    &POOL,
+    &ACCEPT_THRESHOLD,
     &HUGE_PAGES,
     &STORE,
     &COPIES,

@@ -79,6 +79,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let block = managed.as_ref().map(|(_, block)| block);
     if let Some(block) = block {
         begin(block, &ticks, settings.memory_bytes);
+        block.tree().tuning.set(&settings.compression);
         if let Some(Backing::Servers(Some(kept), _)) = &mut settings.store {
             kept.claim().map_err(|why| Failure::environment(format!("--store: {why}")))?;
         }

@@ -9,8 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use uzswap::control::tuning::Compression;
 use uzswap::control::{HugePages, Mechanism, Settings};
 
+pub mod compression;
 mod memory;
 mod store;
 mod values;
@@ -21,13 +23,13 @@ pub use values::idle_after;
 
 use crate::Failure;
 use crate::observe::address::Listener;
-use crate::options::{self, Given, RawOptions};
+use crate::options::{self, Given, OptionSpec, RawOptions};
 use crate::place;
 use crate::program::reason;
 use crate::trace::recorder::TraceFile;
 use crate::whole_file;
 use store::store;
-use values::{compressor, huge_pages, mechanism, pool_percent, pool_remark, recompressor};
+use values::{huge_pages, mechanism, pool_remark};
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -39,11 +41,7 @@ pub struct RunSettings {
     pub memory_origin: String,
     /// The margin that the limit keeps to the memory group that it was taken from, if it was.
     pub group_margin_bytes: Option<u64>,
-    /// 0: adapts.
-    pub pool_percent: u32,
-    pub compressor: String,
-    /// `none`: nothing is compressed again.
-    pub recompressor: String,
+    pub compression: Compression,
     pub huge_pages: HugePages,
     pub store: Option<Backing>,
     pub stats: Option<StatsFile>,
@@ -82,7 +80,7 @@ impl RunSettings {
     pub fn resolve(raw: &RawOptions, env: Env) -> Result<RunSettings, Failure> {
         let mut remarks = Vec::new();
         let wrong = Failure::usage;
-        let text = |option| match raw.text(option, env) {
+        let text = |option: &OptionSpec| match raw.text(option, env) {
             None => Ok(None),
             Some(given) => match given.value.to_str() {
                 Some(value) => Ok(Some(Given { value: value.to_string(), origin: given.origin })),
@@ -92,15 +90,14 @@ impl RunSettings {
         let switch = |option| raw.switch(option, env).map_err(wrong);
 
         let memory = memory(text(&options::MEMORY)?, &mut remarks)?;
-        let pool_percent = pool_percent(text(&options::POOL_PERCENT)?).map_err(wrong)?;
-        remarks.extend(pool_remark(memory.bytes, pool_percent));
+        let word = |option: &OptionSpec| text(option).map_err(|failure| failure.message);
+        let compression = compression::changed(compression::default(), word).map_err(wrong)?;
+        remarks.extend(pool_remark(memory.bytes, compression.pool_percent));
         Ok(RunSettings {
             memory_bytes: memory.bytes,
             memory_origin: memory.origin,
             group_margin_bytes: memory.group_margin_bytes,
-            pool_percent,
-            compressor: compressor(text(&options::COMPRESSOR)?).map_err(wrong)?,
-            recompressor: recompressor(text(&options::RECOMPRESSOR)?).map_err(wrong)?,
+            compression,
             mechanism: mechanism(text(&options::MECHANISM)?).map_err(wrong)?,
             huge_pages: huge_pages(text(&options::HUGE_PAGES)?).map_err(wrong)?,
             store: store(raw, env, text(&options::COPIES)?, &mut remarks)?,
@@ -131,7 +128,7 @@ impl RunSettings {
     pub fn for_runtime(&self) -> Result<Settings, Failure> {
         let mut plain = Settings {
             memory_bytes: self.memory_bytes,
-            pool_percent: self.pool_percent,
+            pool_percent: self.compression.pool_percent,
             mechanism: self.mechanism as u32,
             huge_pages: self.huge_pages as u32,
             if_possible: self.if_possible as u32,
@@ -140,9 +137,9 @@ impl RunSettings {
             trace: self.trace.is_some() as u32,
             ..Settings::new()
         };
-        plain.compressor_len =
-            put(&mut plain.compressor, self.compressor.as_bytes(), "the compressor")?;
-        let recompressor = if self.recompressor == "none" { "" } else { &self.recompressor };
+        let [(_, compressor), (_, recompressor), ..] = compression::said(&self.compression);
+        plain.compressor_len = put(&mut plain.compressor, compressor.as_bytes(), "the compressor")?;
+        let recompressor = if self.compression.recompressor.is_none() { "" } else { &recompressor };
         plain.recompressor_len =
             put(&mut plain.recompressor, recompressor.as_bytes(), "the recompressor")?;
         let directory = self.store.as_ref().and_then(Backing::directory);

@@ -37,6 +37,15 @@ fn a_run_is_listed_while_it_runs() {
     let id = program.id().to_string();
     let set = output(&scratch, &["set", &id, "--memory", "32M"]);
     assert_eq!(stdout(&set), format!("run {id}: limit 32 MiB, was 64 MiB\n"));
+    let words = ["--compressor", "zstd:3", "--pool", "zbud", "--pool-percent", "40"];
+    let set =
+        output(&scratch, &[&["set", &id][..], &words, &["--accept-threshold", "90"]].concat());
+    let lines = [
+        "compressor zstd:level=3, was auto",
+        "pool zbud, was zsmalloc",
+        "pool-percent 40, was auto",
+    ];
+    assert_eq!(stdout(&set), lines.map(|line| format!("run {id}: {line}\n")).concat());
     drop(program.stdin.take());
     assert!(program.wait().unwrap().success());
     assert!(!socket.exists());
@@ -51,6 +60,9 @@ fn what_is_refused() {
     refused(&["set", "nobody", "--memory", "-1"], &["--memory: '-1' is negative"]);
     refused(&["set", "4194999", "--memory", "64M"], &["there is no process 4194999"]);
     refused(&["set", "nobody"], &["--memory"]);
+    refused(&["set", "nobody", "--pool", "z3fold"], &["--pool", "'z3fold'", "zsmalloc or zbud"]);
+    refused(&["set", "nobody", "--compressor", "gzip"], &["--compressor", "gzip", "lzo-rle"]);
+    refused(&["set", "nobody", "--accept-threshold", "0"], &["'0'", "from 1 to 100"]);
     refused(&["reclaim", "nobody", "much"], &["'much' is no size", "or all"]);
     refused(&["reclaim", "nobody"], &["SIZE|PERCENT|all"]);
     refused(&["top"], &["needs a terminal"]);

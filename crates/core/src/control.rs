@@ -41,6 +41,7 @@ mod settings;
 pub mod share;
 mod slot;
 pub mod trace;
+pub mod tuning;
 pub mod turns;
 
 pub use counters::{Counter, Fold};
@@ -55,6 +56,7 @@ use crate::latency::{FaultKind, Histogram, Latency};
 use crate::store::extents::Leases;
 use room::Room;
 use slot::{MOST_PAGES, RETIRING};
+use tuning::Tuning;
 use turns::Referee;
 
 /// The environment variable that names the two descriptors, see [`handles`].
@@ -106,6 +108,8 @@ pub struct Tree {
     pub referee: Referee,
     /// The question of how much memory the machine has left, and the answer.
     pub room: Room,
+    /// How the processes compress.
+    pub tuning: Tuning,
     /// When a process last looked for others that are gone, and when one was found.
     gone_looked_at_ns: AtomicU64,
     gone_found_at_ns: AtomicU64,

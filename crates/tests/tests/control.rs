@@ -293,6 +293,16 @@ fn limit_and_reclaim(w: &Arc<Workshop>, sandbox: Sandbox, user: User) -> Result<
         live.anonymous_bytes() / MIB
     );
 
+    for words in [
+        ["--compressor", "zstd:level=1", "--pool", "zbud"],
+        ["--compressor", "none", "--pool-percent", "20"],
+        ["--compressor", "auto", "--pool", "zsmalloc"],
+        ["--pool-percent", "auto", "--recompressor", "none"],
+    ] {
+        let set = live.command(&[&["set", &live.pid()][..], &words].concat());
+        require!(live, set.status.success(), "{}", said(&set));
+        require!(live, live.is_right(), "wrong bytes with {}", words.join(" "));
+    }
     let set = live.command(&["set", &live.pid(), "--memory", "512M"]);
     require!(live, set.status.success(), "{}", said(&set));
     require!(live, live.is_right(), "wrong bytes under the higher limit");

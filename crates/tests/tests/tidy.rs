@@ -26,7 +26,7 @@ const IMPORTS: [(&str, &str, &[&str]); 25] = [
     ("core", "cache", &["codec", "pool", "store", "sys"]),
     ("core", "library", &["cache", "codec", "store", "sys"]),
     ("core", "policy", &["region", "sys"]),
-    ("core", "control", &["store", "sys"]),
+    ("core", "control", &["codec", "pool", "store", "sys"]),
     ("core", "pager", &["cache", "codec", "control", "policy", "region", "store", "sys"]),
     // The library: `takeover` drives the two others.
     ("preload", "calls", &[]),

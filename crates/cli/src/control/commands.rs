@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::client::{self, Runs};
-use super::protocol::{BroughtIn, LimitSet, Reclaimed, Request, parse_amount};
+use super::protocol::{BroughtIn, Changed, Reclaimed, Request, parse_amount};
 use super::state::{ProcessState, RunState};
+use crate::settings::compression::{self, Words};
 use crate::size::{self, human};
 use crate::{Failure, columns, console};
 
@@ -33,7 +34,9 @@ pub struct SetArguments {
     /// The new limit for the whole run: bytes, 512M, 1.5G, 1GiB, or 50% of what the run may have
     /// where it runs
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true)]
-    memory: String,
+    memory: Option<String>,
+    #[command(flatten)]
+    compression: Words,
 }
 
 /// Arguments of `uzswap reclaim`.
@@ -184,13 +187,28 @@ fn table(runs: &[RunState], rates: &HashMap<(u32, u32), u64>) -> String {
 }
 
 pub fn set(arguments: SetArguments) -> Result<u8, Failure> {
-    // A wrong size is heard of before anybody is asked.
-    size::parse(&arguments.memory).map_err(|why| Failure::usage(format!("--memory: {why}")))?;
-    let target = Runs::find().pick(&arguments.target, false)?;
-    let done: LimitSet = client::ask(target.run, &Request::Set { memory: arguments.memory })?;
+    let SetArguments { target, memory, compression: words } = arguments;
+    // A wrong value is heard of before anybody is asked.
+    if let Some(memory) = &memory {
+        size::parse(memory).map_err(|why| Failure::usage(format!("--memory: {why}")))?;
+    }
+    words.change(compression::default()).map_err(Failure::usage)?;
+    let changes_limit = memory.is_some();
+    if !changes_limit && words.is_empty() {
+        let why = "nothing is to be set: give --memory, or another option of 'uzswap help set'";
+        return Err(Failure::usage(why.to_string()));
+    }
+    let target = Runs::find().pick(&target, false)?;
+    let request = Request::Set { memory, compression: words };
+    let done: Changed = client::ask(target.run, &request)?;
     done.remarks.iter().for_each(|remark| console::say(remark));
-    let (limit, before) = (human(done.limit_bytes), human(done.before_bytes));
-    print_line(format!("run {}: limit {limit}, was {before}", target.run))?;
+    if changes_limit {
+        let (limit, before) = (human(done.limit_bytes), human(done.before_bytes));
+        print_line(format!("run {}: limit {limit}, was {before}", target.run))?;
+    }
+    for (option, now, before) in &done.tuned {
+        print_line(format!("run {}: {option} {now}, was {before}", target.run))?;
+    }
     Ok(0)
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!  {"do":"list"}                                      {"ok":{...}}            see state.rs
 //!  {"do":"set","memory":"50%"}                        {"ok":{"limit_bytes":N,"before_bytes":N,...}}
+//!  {"do":"set","compressor":"lz4","pool":"zbud"}      {"ok":{...,"tuned":[["compressor","lz4","auto"],...]}}
 //!  {"do":"reclaim","pid":N or null,"amount":"all"}    {"ok":[{"pid":N,"before_bytes":N,"after_bytes":N,...}]}
 //!  {"do":"bring-in","pid":N or null}                  {"ok":[{"pid":N,"before_bytes":N,"missing_bytes":N,...}]}
 //!                                                     {"error":"one line for the user"}
@@ -22,6 +23,7 @@ use nix::sys::socket::{MsgFlags, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::settings::compression::Words;
 use crate::size;
 
 /// The longest request.
@@ -34,22 +36,30 @@ pub const REPLY_BYTES: usize = 4 << 20;
 pub enum Request {
     /// Memory that the run and its processes hold; the answer is a `RunState`.
     List,
-    /// A new limit for the run; the answer is a `LimitSet`.
-    Set { memory: String },
+    /// A new limit for the run, or other ways to compress; the answer is a `Changed`.
+    Set {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory: Option<String>,
+        #[serde(flatten)]
+        compression: Words,
+    },
     /// Memory back, from one process or from all; the answer is a list of `Reclaimed`.
     Reclaim { pid: Option<u32>, amount: String },
     /// Pages that are out come in, of one process or of all; the answer is a list of `BroughtIn`.
     BringIn { pid: Option<u32> },
 }
 
-/// The answer to `Set`.
+/// The answer to `Set`: the limit before and now, and what else has changed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LimitSet {
+pub struct Changed {
     pub run: u32,
     pub before_bytes: u64,
     pub limit_bytes: u64,
     /// A remark for the user on how the limit came to be.
     pub remarks: Vec<String>,
+    /// Options that compression goes by, each with its value now and before.
+    #[serde(default)]
+    pub tuned: Vec<(String, String, String)>,
 }
 
 /// The outcome of a reclaim in one process.
@@ -195,7 +205,11 @@ mod tests {
     fn requests_come_back_as_they_were() {
         for request in [
             Request::List,
-            Request::Set { memory: "1.5G".into() },
+            Request::Set { memory: Some("1.5G".into()), compression: Words::default() },
+            Request::Set {
+                memory: None,
+                compression: Words { pool: Some("zbud".into()), ..Words::default() },
+            },
             Request::Reclaim { pid: Some(7), amount: "all".into() },
             Request::Reclaim { pid: None, amount: "\"\n\0 weird".into() },
             Request::BringIn { pid: Some(1) },
@@ -216,7 +230,6 @@ mod tests {
             (b"[]", "not understood"),
             (b"{\"do\":3}", "not understood"),
             (b"{\"do\":\"stop\"}", "`stop`"),
-            (b"{\"do\":\"set\"}", "`memory`"),
             (b"{\"do\":\"set\",\"memory\":5}", "not understood"),
             (b"{\"do\":\"reclaim\",\"pid\":1}", "`amount`"),
             (b"{\"do\":\"reclaim\",\"pid\":-1,\"amount\":\"all\"}", "not understood"),
@@ -236,11 +249,11 @@ mod tests {
         let line = reply_line(Ok(done.clone()));
         assert!(line.starts_with("{\"ok\":[{\"pid\":1,\"before_bytes\":3,"), "{line}");
         assert_eq!(parse_reply(line.trim_end().as_bytes()), Ok(done));
-        let line = reply_line::<LimitSet>(Err("two\nlines".into()));
+        let line = reply_line::<Changed>(Err("two\nlines".into()));
         assert_eq!(line.matches('\n').count(), 1);
-        assert_eq!(parse_reply::<LimitSet>(line.trim_end().as_bytes()), Err("two\nlines".into()));
+        assert_eq!(parse_reply::<Changed>(line.trim_end().as_bytes()), Err("two\nlines".into()));
         for line in [&b"{}"[..], b"x", b"{\"ok\":{\"run\":1}}", b"{\"error\":1}"] {
-            assert!(parse_reply::<LimitSet>(line).is_err());
+            assert!(parse_reply::<Changed>(line).is_err());
         }
     }
 

@@ -23,11 +23,12 @@ use uzswap::control::Slot;
 use uzswap::control::orders::ALL_PAGES;
 
 use super::directory::{self, Named};
-use super::protocol::{self, BroughtIn, LimitSet, REQUEST_BYTES, Reclaimed, Request, parse_amount};
+use super::protocol::{self, BroughtIn, Changed, REQUEST_BYTES, Reclaimed, Request, parse_amount};
 use super::run::Run;
 use super::state::{PAGE_BYTES, ProcessState};
 use crate::options::Given;
 use crate::private::Fault;
+use crate::settings::compression::{self, Words};
 use crate::{os, procfs, settings};
 
 /// Connections at one time.
@@ -58,7 +59,9 @@ impl Run {
         let is_given_up = || has_gone(stream);
         match request {
             Request::List => protocol::reply_line(Ok(self.state())),
-            Request::Set { memory } => protocol::reply_line(self.set(memory)),
+            Request::Set { memory, compression } => {
+                protocol::reply_line(self.set(memory, &compression))
+            }
             Request::Reclaim { pid, amount } => {
                 protocol::reply_line(self.reclaim(pid, &amount, &is_given_up))
             }
@@ -66,24 +69,44 @@ impl Run {
         }
     }
 
-    /// Changes the limit. A process above it notices: an active one within a tick, a dormant one by
-    /// the ring.
-    fn set(&self, memory: String) -> Result<LimitSet, String> {
+    /// Changes the limit, and how the run compresses; nothing, if any of it is wrong.
+    fn set(&self, memory: Option<String>, words: &Words) -> Result<Changed, String> {
         let mut remarks = Vec::new();
+        let before = self.tree.tuning.get().unwrap_or(compression::default());
+        let now = words.change(before)?;
+        let before_pages = self.tree.limit_pages.load(Ordering::Acquire);
+        let (before_pages, pages) = match memory {
+            Some(memory) => self.set_limit(memory, &mut remarks)?,
+            None if words.is_empty() => return Err("nothing is to be set".to_string()),
+            None => (before_pages, before_pages),
+        };
+        if now != before {
+            self.tree.tuning.set(&now);
+        }
+        self.live().for_each(|(_, slot)| slot.orders.ring());
+        let tuned = compression::said(&now).into_iter().zip(compression::said(&before));
+        Ok(Changed {
+            run: self.id,
+            before_bytes: before_pages.max(0) as u64 * PAGE_BYTES,
+            limit_bytes: pages.max(0) as u64 * PAGE_BYTES,
+            remarks,
+            tuned: tuned
+                .filter(|(now, before)| now != before)
+                .map(|((option, now), (_, before))| (option.to_string(), now, before))
+                .collect(),
+        })
+    }
+
+    /// Changes the limit; returns the one before and the new one, in pages. A process above it
+    /// notices: an active one within a tick, a dormant one by the ring.
+    fn set_limit(&self, memory: String, remarks: &mut Vec<String>) -> Result<(i64, i64), String> {
         let given = Given { value: memory, origin: "--memory".to_string() };
         let bytes =
-            settings::memory(Some(given), &mut remarks).map_err(|failure| failure.message)?.bytes;
+            settings::memory(Some(given), remarks).map_err(|failure| failure.message)?.bytes;
         let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX);
         // Ends what follows the memory group, also where the limit stays as it is.
         self.tree.lowest_limit_pages.store(-1, Ordering::Release);
-        let before = self.tree.limit_pages.swap(pages, Ordering::AcqRel);
-        self.live().for_each(|(_, slot)| slot.orders.ring());
-        Ok(LimitSet {
-            run: self.id,
-            before_bytes: before.max(0) as u64 * PAGE_BYTES,
-            limit_bytes: pages as u64 * PAGE_BYTES,
-            remarks,
-        })
+        Ok((self.tree.limit_pages.swap(pages, Ordering::AcqRel), pages))
     }
 
     /// Has memory reclaimed from a process, or from all, and waits until that is done. An amount
@@ -327,14 +350,14 @@ mod tests {
         run.tree.limit_pages.store(1 << 18, Ordering::Relaxed);
         let slot = run.tree.claim(std::process::id()).unwrap();
         let rung = slot.orders.rung();
-        let done = run.set("64M".into()).unwrap();
+        let done = run.set(Some("64M".into()), &Words::default()).unwrap();
         assert_eq!((done.before_bytes, done.limit_bytes), (1 << 30, 64 << 20));
         assert_eq!(run.state().limit_bytes, 64 << 20);
         assert_ne!(slot.orders.rung(), rung, "the dormant are woken");
         for (text, word) in
             [("15M", "16 MiB"), ("much", "no size"), ("", "empty"), ("-1G", "negative")]
         {
-            let error = run.set(text.into()).unwrap_err();
+            let error = run.set(Some(text.into()), &Words::default()).unwrap_err();
             assert!(
                 error.contains(word) && error.contains(text) && !error.contains('\n'),
                 "{error}"

@@ -9,7 +9,7 @@ use uzswap::control::Tree;
 use super::sampler::Series;
 use crate::options;
 use crate::os::End;
-use crate::settings::{Backing, RunSettings};
+use crate::settings::{Backing, RunSettings, compression};
 
 /// A run that has ended.
 pub struct Outcome<'a> {
@@ -38,15 +38,19 @@ pub struct Told {
 pub fn settings_json(settings: &RunSettings) -> Value {
     let path =
         |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.to_string_lossy().into_owned());
+    let [(_, compressor), (_, recompressor), (_, pool), ..] =
+        compression::said(&settings.compression);
     json!({
         "memory_bytes": settings.memory_bytes,
         "memory_from": settings.memory_origin,
-        "pool_percent": match settings.pool_percent {
+        "pool_percent": match settings.compression.pool_percent {
             0 => json!(options::POOL_PERCENT_DEFAULT),
             fixed => json!(fixed),
         },
-        "compressor": settings.compressor,
-        "recompressor": settings.recompressor,
+        "compressor": compressor,
+        "recompressor": recompressor,
+        "pool": pool,
+        "accept_threshold_percent": settings.compression.accept_threshold_percent,
         "huge_pages": settings.huge_pages.name(),
         "idle_after_seconds": settings.idle_after.map(|d| d.as_secs_f64()),
         "turns": settings.takes_turns,

@@ -2,30 +2,11 @@
 
 use std::time::Duration;
 
-use uzswap::codec::CodecSpec;
 use uzswap::control::{HugePages, Mechanism};
 use uzswap::pool::MOST_BYTES;
 
 use crate::options::{self, Given};
 use crate::{duration, size};
-
-pub(super) fn pool_percent(given: Option<Given<String>>) -> Result<u32, String> {
-    let Some(given) = given else { return Ok(0) };
-    let range = options::POOL_PERCENT_MIN..=options::POOL_PERCENT_MAX;
-    if given.value.trim() == options::POOL_PERCENT_DEFAULT {
-        return Ok(0);
-    }
-    match given.value.trim().trim_end_matches('%').parse() {
-        Ok(percent) if range.contains(&percent) => Ok(percent),
-        _ => Err(format!(
-            "{}: '{}' is no percentage from {} to {}",
-            given.origin,
-            given.value,
-            range.start(),
-            range.end()
-        )),
-    }
-}
 
 /// Says so where the pool's share of the limit is more than the pool of one process can be.
 pub(super) fn pool_remark(memory_bytes: u64, pool_percent: u32) -> Option<String> {
@@ -76,47 +57,10 @@ pub(super) fn huge_pages(given: Option<Given<String>>) -> Result<HugePages, Stri
     })
 }
 
-pub(super) fn compressor(given: Option<Given<String>>) -> Result<String, String> {
-    match given {
-        None => Ok(options::COMPRESSOR_DEFAULT.to_string()),
-        Some(given) if given.value == options::COMPRESSOR_DEFAULT => Ok(given.value),
-        Some(given) => codec(&given),
-    }
-}
-
-pub(super) fn recompressor(given: Option<Given<String>>) -> Result<String, String> {
-    match given {
-        None => Ok(options::RECOMPRESSOR_DEFAULT.to_string()),
-        Some(given) if given.value == "none" => Ok(given.value),
-        Some(given) => codec(&given),
-    }
-}
-
-/// A codec with its parameters, all said.
-fn codec(given: &Given<String>) -> Result<String, String> {
-    match CodecSpec::parse(&given.value) {
-        Ok(spec) => Ok(spec.to_string()),
-        Err(why) => Err(format!("{}: {why}", given.origin)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::given;
     use super::*;
-
-    #[test]
-    fn pool_percentages() {
-        assert_eq!(pool_percent(Some(given("50"))), Ok(50));
-        assert_eq!(pool_percent(Some(given("25%"))), Ok(25));
-        assert_eq!(pool_percent(Some(given("auto"))), Ok(0));
-        for wrong in ["0", "91", "-1", "", "half", "4294967346"] {
-            assert!(
-                pool_percent(Some(given(wrong))).unwrap_err().contains("from 1 to 90"),
-                "{wrong}"
-            );
-        }
-    }
 
     #[test]
     fn a_limit_with_a_larger_share_than_a_pool_can_have() {
@@ -139,16 +83,5 @@ mod tests {
         assert_eq!(mechanism(Some(given("protect"))), Ok(Mechanism::Protect));
         let error = mechanism(Some(given("magic"))).unwrap_err();
         assert!(error.contains("'magic'") && error.contains("userfaultfd-copy"), "{error}");
-    }
-
-    #[test]
-    fn compressors_with_parameters() {
-        assert_eq!(compressor(Some(given("lz4"))), Ok("lz4".to_string()));
-        assert_eq!(compressor(Some(given("zstd:3"))), Ok("zstd:level=3".to_string()));
-        let error = compressor(Some(given("gzip"))).unwrap_err();
-        assert!(
-            error.contains("--x") && error.contains("gzip") && error.contains("lzo-rle"),
-            "{error}"
-        );
     }
 }

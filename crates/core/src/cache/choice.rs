@@ -37,7 +37,7 @@ const HOPELESS: u32 = 16;
 /// harmless.
 pub struct Choice {
     /// The owner may choose.
-    is_free: bool,
+    is_free: AtomicBool,
     /// The bits of the stronger codec plus one; 0: there is none.
     stronger: AtomicU64,
     /// The stronger codec is chosen for all pages.
@@ -60,7 +60,7 @@ pub struct Choice {
 impl Choice {
     pub fn new(is_free: bool, stronger: Option<CodecSpec>) -> Choice {
         let choice = Choice {
-            is_free,
+            is_free: AtomicBool::new(is_free),
             stronger: AtomicU64::new(0),
             is_dense: AtomicBool::new(false),
             chosen_at: AtomicU64::new(0),
@@ -125,8 +125,21 @@ impl Choice {
         self.converted.fetch_add(objects as u64, Ordering::Relaxed);
     }
 
+    fn is_free(&self) -> bool {
+        self.is_free.load(Ordering::Relaxed)
+    }
+
+    /// The codecs are others from now on: what is known of their sizes does not hold.
+    fn begin(&self, is_free: bool) {
+        self.is_free.store(is_free, Ordering::Relaxed);
+        self.failures.store(0, Ordering::Relaxed);
+        for sum in [&self.samples, &self.fast_bytes, &self.dense_bytes] {
+            sum.store(0, Ordering::Relaxed);
+        }
+    }
+
     fn is_due(&self) -> bool {
-        self.is_free && self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
+        self.is_free() && self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
     }
 
     /// One page takes so many bytes by one and by the other.
@@ -160,6 +173,15 @@ pub fn with_entropy_coding(codec: CodecSpec) -> CodecSpec {
 }
 
 impl<S: Store> SwapCache<S> {
+    /// Compresses all pages that come in by `fixed` from now on, or by the best: then the fast
+    /// codec first, and the stronger one too where it is much stronger. Objects already stored stay
+    /// as they are.
+    pub fn fix_codec(&self, fixed: Option<CodecSpec>) {
+        self.choice.begin(fixed.is_none());
+        self.choose_dense(false);
+        self.set_codec(fixed.unwrap_or_default());
+    }
+
     /// Sets the stronger codec; without one, nothing is compressed again.
     pub fn set_recompressor(&self, codec: Option<CodecSpec>) {
         self.choice.set_stronger(codec);

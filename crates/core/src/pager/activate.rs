@@ -22,9 +22,10 @@ impl Pager {
         crate::sys::tsc::ask();
         self.room.begin();
         self.add(Counter::Activations, 1);
-        self.balance.begin(active.pool_percent, active.has_store);
+        self.balance.begin(active.pool_percent.load(Ordering::Relaxed), active.has_store);
         self.limit_pool(active);
         self.active.store(active, Ordering::Release);
+        self.follow_tuning();
         Ok(())
     }
 

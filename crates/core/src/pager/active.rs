@@ -1,6 +1,8 @@
 //! The parts of a pager that exist only while paging is on: the mechanism and the swap cache, made
 //! from the run's settings.
 
+use core::sync::atomic::AtomicU32;
+
 use crate::cache::{CacheConfig, SwapCache};
 use crate::codec::CodecSpec;
 use crate::control::{HugePages, Mechanism as Kind, Settings};
@@ -32,7 +34,7 @@ pub struct Active {
     pub blocks: usize,
     pub huge_pages: HugePages,
     /// The pool's share of the memory that the process may use, in percent; 0: it adapts.
-    pub pool_percent: u32,
+    pub pool_percent: AtomicU32,
     pub has_store: bool,
 }
 
@@ -62,7 +64,7 @@ impl Active {
         let kind = mechanism.kind();
         let has_store = config.store.is_some();
         let cache = SwapCache::new(config)?;
-        let pool_percent = settings.pool_percent;
+        let pool_percent = AtomicU32::new(settings.pool_percent);
         Ok(Active { mechanism, cache, kind, slots, blocks, huge_pages, pool_percent, has_store })
     }
 

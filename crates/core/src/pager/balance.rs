@@ -194,6 +194,11 @@ impl Balance {
         self.is_fixed.store(percent != 0 || !has_store, Ordering::Relaxed);
     }
 
+    /// Another codec is the fast one from now on, so the denser one is not known to be better.
+    pub fn forget_codec(&self) {
+        self.is_dense.store(false, Ordering::Relaxed);
+    }
+
     pub fn percent(&self) -> u32 {
         self.percent.load(Ordering::Relaxed)
     }

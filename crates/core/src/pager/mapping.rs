@@ -422,7 +422,7 @@ mod tests {
             slots: SLOTS,
             blocks: 0,
             huge_pages: HugePages::Never,
-            pool_percent: 0,
+            pool_percent: core::sync::atomic::AtomicU32::new(0),
             has_store: false,
         }));
         let pager = Pager::new();

@@ -20,7 +20,7 @@
 //!   pages come         window serve ahead
 //!   pages go           take guard together age_out sweep sampling
 //!   both ways          fill huge_state huge_usage huge to_cache protection marks
-//!   amounts            timing turn room balance refusal trial frames mappings
+//!   amounts            timing turn room balance tuning refusal trial frames mappings
 //!   the book           shared accounts size record claim book
 //!   values             active hold stream huge_sampling
 //! ```
@@ -82,6 +82,7 @@ mod timing;
 mod to_cache;
 mod together;
 mod trial;
+mod tuning;
 mod turn;
 mod window;
 
@@ -228,6 +229,8 @@ pub struct Pager {
     ring: AtomicPtr<Ring>,
     /// See `sampling.rs`.
     is_watching: AtomicBool,
+    /// The changes of the run's tuning that the process has followed.
+    tuned: AtomicU32,
 }
 
 /// The lock, held.
@@ -294,6 +297,7 @@ impl Pager {
             slot: AtomicPtr::new(core::ptr::null_mut()),
             ring: AtomicPtr::new(core::ptr::null_mut()),
             is_watching: AtomicBool::new(false),
+            tuned: AtomicU32::new(0),
         }
     }
 

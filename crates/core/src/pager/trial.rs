@@ -96,7 +96,7 @@ impl Pager {
 
     fn try_store(&self, active: &Active) {
         active.cache.retry_store();
-        self.balance.begin(active.pool_percent, true);
+        self.balance.begin(active.pool_percent.load(Ordering::Relaxed), true);
         // An evictor that rests would write nothing.
         self.forget_refusals();
     }

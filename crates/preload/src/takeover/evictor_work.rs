@@ -174,6 +174,7 @@ fn tick() {
     relatives::correct_share(gone);
     PAGER.watch_rest();
     PAGER.tend_store();
+    PAGER.follow_tuning();
     PAGER.balance_pool();
     PAGER.shrink_size();
     inflight::release_finished();

@@ -90,7 +90,7 @@ impl World {
             slots: spec.slots,
             blocks: spec.blocks,
             huge_pages: if spec.blocks > 0 { HugePages::Always } else { HugePages::Never },
-            pool_percent: 0,
+            pool_percent: AtomicU32::new(0),
             has_store: spec.has_store,
         };
         let pager = Pager::new();
