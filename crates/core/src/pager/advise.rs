@@ -16,7 +16,7 @@ use super::sweep::Swept;
 use super::{Active, Locked, Pager};
 use crate::policy::BATCH_PAGES;
 use crate::region::table::{LEAF_BYTES, MiddleEntry, SKIP_BYTES};
-use crate::region::{PageEntry, PageState, Range, RangeFlags};
+use crate::region::{ADDRESS_END, PageEntry, Range, RangeFlags};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Bytes of a portion in which only words are changed: 65 536 of them, less than a millisecond
@@ -100,19 +100,24 @@ impl Pager {
         let goes = |e: &PageEntry| e.is_resident() && !e.is_shared();
         let has_some = |m: &MiddleEntry| m.resident() > 0;
         let part = |r: &Range| r.is_swept().then(|| self.in_whole_units(active, r.clip(at, end)));
-        self.first_of_all(at, end, part, |r| self.first_run(r, has_some, goes))
+        self.first_of_all(at, end, part, |r| self.first_run(r, usize::MAX, has_some, goes))
     }
 
-    /// The first run of pages in `[at, end)` that are elsewhere and that the program may use.
-    fn next_to_come(&self, at: usize, end: usize) -> Option<Range> {
-        let is_away =
-            |e: &PageEntry| matches!(e.state(), PageState::Stored(_) | PageState::Limbo(_));
-        let has_some = |m: &MiddleEntry| m.occupied() > m.resident();
+    /// The first run of pages in `[at, end)`, at most `most` of them, that are out and that the
+    /// program may use.
+    fn next_to_come(&self, at: usize, end: usize, most: usize) -> Option<Range> {
         let part = |r: &Range| {
             let is_usable = r.prot != 0 && !r.flags.has(RangeFlags::GUARD);
             is_usable.then(|| r.clip(at, end))
         };
-        self.first_of_all(at, end, part, |r| self.first_run(r, has_some, is_away))
+        self.first_of_all(at, end, part, |r| self.first_out(r, most))
+    }
+
+    /// The first run of pages from `from` on, at most `most` of them, that are out. With the lock
+    /// held.
+    pub(super) fn next_out(&self, from: usize, most: usize) -> Option<Range> {
+        let part = |r: &Range| Some(r.clip(from, ADDRESS_END));
+        self.first_of_all(from, ADDRESS_END, part, |r| self.first_out(r, most))
     }
 
     /// The first run that `find` finds in the parts of the ranges of `[at, end)`.
@@ -134,17 +139,24 @@ impl Pager {
         None
     }
 
-    /// The first pages of a range in a row that are as `wanted`; stretches that have none are
-    /// passed at once.
-    pub(super) fn first_run(
+    /// The first pages of a range in a row, at most `most`, that are out.
+    pub(super) fn first_out(&self, range: &Range, most: usize) -> Option<Range> {
+        let has_some = |m: &MiddleEntry| m.occupied() > m.resident();
+        self.first_run(range, most, has_some, |e| e.state().is_out())
+    }
+
+    /// The first pages of a range in a row, at most `most`, that are as `wanted`; stretches that
+    /// have none are passed at once.
+    fn first_run(
         &self,
         range: &Range,
+        most: usize,
         has_some: impl Fn(&MiddleEntry) -> bool,
         wanted: impl Fn(&PageEntry) -> bool,
     ) -> Option<Range> {
         let mut run: Option<Range> = None;
         let mut at = range.start;
-        while at < range.end {
+        while at < range.end && run.is_none_or(|run| run.len() < most.saturating_mul(PAGE_SIZE)) {
             let passes = match self.table.middle(at) {
                 None => SKIP_BYTES,
                 Some(m) if !has_some(m) => LEAF_BYTES,
@@ -205,8 +217,9 @@ impl Pager {
         if most <= 0 || self.slot().turn.is_paused() {
             return (end, 0);
         }
-        let Some(run) = self.next_to_come(start, end) else { return (end, 0) };
-        let want = ((run.end - run.start) >> PAGE_SHIFT).min(most as usize).min(self.batch_pages());
+        let most = self.batch_pages().min(most as usize);
+        let Some(run) = self.next_to_come(start, end, most) else { return (end, 0) };
+        let want = run.len() >> PAGE_SHIFT;
         let range = self.ranges.find(run.start).expect("the run is of a range");
         let mut tries = 0;
         loop {
@@ -234,15 +247,11 @@ impl Pager {
                 _ => return (run.start + PAGE_SIZE, 0),
             }
             let is_as_it_was =
-                self.ranges.find(run.start) == Some(range) && self.is_away(run.start);
+                self.ranges.find(run.start) == Some(range) && self.state_of(run.start).is_out();
             if !is_as_it_was {
                 return (run.start + PAGE_SIZE, 0);
             }
         }
-    }
-
-    fn is_away(&self, page: usize) -> bool {
-        matches!(self.state_of(page), PageState::Stored(_) | PageState::Limbo(_))
     }
 }
 
@@ -251,6 +260,7 @@ mod tests {
     use super::super::PROT_READ;
     use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
     use super::*;
+    use crate::region::PageState;
 
     const PAGES: usize = 64;
 
@@ -274,7 +284,7 @@ mod tests {
     }
 
     fn are_away(world: &World, page: usize, pages: usize) -> usize {
-        (page..page + pages).filter(|page| world.pager.is_away(world.at(*page))).count()
+        (page..page + pages).filter(|page| world.pager.state_of(world.at(*page)).is_out()).count()
     }
 
     fn assert_contents(thread: &mut Thread<'_>) {

@@ -12,9 +12,7 @@
 
 use super::Pager;
 use crate::policy::WINDOW_LOCKED_PAGES;
-use crate::region::PageState;
-use crate::region::table::LEAF_BYTES;
-use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+use crate::sys::PAGE_SHIFT;
 
 /// Pages that come under one hold of the lock: others wait for it.
 const TOGETHER: usize = WINDOW_LOCKED_PAGES;
@@ -72,37 +70,12 @@ impl Pager {
     /// Brings the next few pages in. Returns how many were asked for; `None`: there are no more.
     fn bring_in_some(&self, b: &mut BringIn) -> Option<usize> {
         let s = self.enter();
-        let (start, end) = self.next_missing(b.next)?;
-        let (_s, is_all) = self.make_resident(s, start, end);
+        let run = self.next_out(b.next, TOGETHER)?;
+        let (_s, is_all) = self.make_resident(s, run.start, run.end);
         // A page that cannot be had does not keep those behind it from coming.
-        let lost = if is_all { None } else { self.next_missing(start) };
-        b.next = lost.map_or(end, |(page, _)| (page + PAGE_SIZE).min(end));
-        Some((end - start) >> PAGE_SHIFT)
-    }
-
-    /// The first run of pages from `from` on that have contents and are not in their place. With
-    /// the lock held.
-    pub(super) fn next_missing(&self, from: usize) -> Option<(usize, usize)> {
-        let is_missing =
-            |page: usize| matches!(self.state_of(page), PageState::Limbo(_) | PageState::Stored(_));
-        for i in self.ranges.index_from(from)..self.ranges.len() {
-            let range = self.ranges.at(i);
-            let mut page = from.max(range.start);
-            while page < range.end {
-                let is_whole = self.table.middle(page).is_none_or(|m| m.occupied() == m.resident());
-                if is_whole {
-                    page = (page / LEAF_BYTES + 1) * LEAF_BYTES;
-                } else if is_missing(page) {
-                    let most = range.end.min(page + TOGETHER * PAGE_SIZE);
-                    let end =
-                        (page..most).step_by(PAGE_SIZE).find(|p| !is_missing(*p)).unwrap_or(most);
-                    return Some((page, end));
-                } else {
-                    page += PAGE_SIZE;
-                }
-            }
-        }
-        None
+        let lost = if is_all { None } else { self.next_out(run.start, 1) };
+        b.next = lost.map_or(run.end, |lost| lost.end.min(run.end));
+        Some(run.len() >> PAGE_SHIFT)
     }
 }
 
@@ -113,6 +86,7 @@ mod tests {
     use super::super::PROT_READ;
     use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, World};
     use super::*;
+    use crate::sys::PAGE_SIZE;
     use crate::testing::noise;
 
     const THERE: usize = 300;
@@ -187,7 +161,7 @@ mod tests {
         let _s = w.pager.enter();
         let page = |addr: usize| (addr - World::BASE) >> PAGE_SHIFT;
         let run = |from: usize| {
-            w.pager.next_missing(w.at(from)).map(|(start, end)| (page(start), page(end)))
+            w.pager.next_out(w.at(from), TOGETHER).map(|run| (page(run.start), page(run.end)))
         };
         assert_eq!(run(20), Some((first, first + 2)), "stretches without any are passed");
         assert_eq!(run(first + 2), Some((first + 2, first + 3)));

@@ -19,8 +19,8 @@ use core::sync::atomic::Ordering;
 use super::book::swap_entry;
 use super::fill::Serve;
 use super::{Active, Locked, Pager};
-use crate::region::table::MiddleEntry;
-use crate::region::{ADDRESS_END, PageEntry, PageState, Range, RangeFlags};
+use crate::policy::WINDOW_LOCKED_PAGES;
+use crate::region::{ADDRESS_END, PageState, Range, RangeFlags};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE, Result, program};
 
 /// How long the wait for pages that other threads have in hand sleeps between two looks.
@@ -110,9 +110,8 @@ impl Pager {
         active.mechanism.close();
         let _ = self.for_each_inherited(s, |s, r| {
             let is_shown = program::show(r.start, r.len(), DATA).is_ok();
-            let has_some = |m: &MiddleEntry| m.occupied() > m.resident();
             let mut at = r.start;
-            while let Some(run) = self.first_run(&Range { start: at, ..r }, has_some, is_out) {
+            while let Some(run) = self.first_out(&Range { start: at, ..r }, usize::MAX) {
                 for page in (run.start..run.end).step_by(PAGE_SIZE) {
                     if !is_shown || !self.copy_in_place(s, active, page) {
                         self.give_up(s, page);
@@ -153,12 +152,14 @@ impl Pager {
         start: usize,
         end: usize,
     ) -> (Locked<'a>, Option<usize>) {
-        let missing_from = |page: usize| self.next_missing(page).filter(|run| run.0 < end);
+        let most = self.batch_pages().min(WINDOW_LOCKED_PAGES);
+        let missing_from = |page: usize| self.next_out(page, most).filter(|run| run.start < end);
         while let Some(first) = missing_from(start) {
             let mut next = Some(first);
-            while let Some((page, run_end)) = next {
+            while let Some(run) = next {
+                let page = run.start;
                 let range = self.ranges.find(page).expect("a page that is out has a range");
-                let pages = (run_end.min(end) - page) >> PAGE_SHIFT;
+                let pages = (run.end.min(end) - page) >> PAGE_SHIFT;
                 let settled;
                 (s, settled) = self.bring_for_good(s, active, range, page, pages);
                 let Some(settled) = settled else { return (s, Some(page)) };
@@ -187,15 +188,7 @@ impl Pager {
                 self.wait_for_claim(&mut s);
                 return (s, Some(0));
             }
-            match self.serve(
-                &mut s,
-                active,
-                range,
-                page,
-                pages.min(self.batch_pages()),
-                tries,
-                true,
-            ) {
+            match self.serve(&mut s, active, range, page, pages, tries, true) {
                 Serve::Done(n, _) => return (s, Some(n.max(1))),
                 Serve::Lost(why) => {
                     self.note_lost(why);
@@ -206,7 +199,7 @@ impl Pager {
                 Serve::NeedRoom(pages) if !self.is_ending() => s = self.make_room(s, active, pages),
                 Serve::Again | Serve::NeedRoom(_) => {
                     s.unlocked(crate::sys::yield_now);
-                    if !self.table.get(page).is_some_and(is_out) {
+                    if !self.state_of(page).is_out() {
                         return (s, Some(0));
                     }
                 }
@@ -270,25 +263,9 @@ impl Pager {
     }
 }
 
-/// Whether a page's contents are anywhere but in its place.
-fn is_out(e: &PageEntry) -> bool {
-    matches!(e.state(), PageState::Limbo(_) | PageState::Stored(_))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::model::{READ_WRITE, Spec, World};
-    use super::*;
-
-    #[test]
-    fn what_is_out_is_in_limbo_or_in_the_cache() {
-        let e = PageEntry::untouched();
-        assert!(!is_out(&e));
-        e.adopt();
-        assert!(!is_out(&e));
-        e.enter_limbo(3, false);
-        assert!(is_out(&e));
-    }
 
     #[test]
     fn frames_of_limbo_count_no_more_once_paging_has_ended() {

@@ -90,6 +90,14 @@ pub enum PageState {
     Stored(u64),
 }
 
+impl PageState {
+    /// The page has contents, and they are not in its place.
+    #[inline]
+    pub fn is_out(self) -> bool {
+        matches!(self, PageState::Limbo(_) | PageState::Stored(_))
+    }
+}
+
 crate::zeroable! {
     /// The word of one page.
     #[repr(transparent)]
@@ -482,6 +490,16 @@ mod tests {
 
     fn new() -> PageEntry {
         PageEntry::untouched()
+    }
+
+    #[test]
+    fn what_is_out_is_in_limbo_or_in_the_cache() {
+        let e = PageEntry::untouched();
+        assert!(!e.state().is_out());
+        e.adopt();
+        assert!(!e.state().is_out());
+        e.enter_limbo(3, false);
+        assert!(e.state().is_out());
     }
 
     #[test]
