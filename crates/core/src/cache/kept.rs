@@ -147,15 +147,9 @@ impl<S: Store> SwapCache<S> {
         kept
     }
 
-    /// The page of a kept entry comes again. True: it is what it was, and is stored under `entry`.
-    /// False: it is not, or the copy is gone or worth replacing; the entry is freed, the page not
-    /// taken.
-    pub fn take_back(&self, entry: SwapEntry, page: &Page) -> bool {
-        self.take_back_as(entry, page) == Back::Same
-    }
-
-    /// Takes a page back as [`SwapCache::take_back`] does, and says why not.
-    pub fn take_back_as(&self, entry: SwapEntry, page: &Page) -> Back {
+    /// The page of a kept entry comes again. Unless it is `Same`, the entry is freed, and the page
+    /// not taken.
+    pub fn take_back(&self, entry: SwapEntry, page: &Page) -> Back {
         self.take_back_if(entry, Some(self.fingerprint.of(page)))
     }
 
@@ -370,10 +364,10 @@ mod tests {
         assert!(!keep(&cache, stored, &a), "no copies are allowed yet, and the entry is gone");
         cache.set_max_kept_bytes(1 << 20);
         let kept = cache.swap_out(&a).unwrap();
-        assert!(keep(&cache, kept, &a) && cache.take_back(kept, &a));
+        assert!(keep(&cache, kept, &a) && cache.take_back(kept, &a) == Back::Same);
         assert_eq!(loaded(&cache, kept), a);
         cache.check();
-        assert!(keep(&cache, kept, &a) && !cache.take_back(kept, &b));
+        assert!(keep(&cache, kept, &a) && cache.take_back(kept, &b) != Back::Same);
         let c = cache.counters();
         assert_eq!((c.unchanged_pages, c.changed_pages, c.stored_pages), (1, 1, 0));
         cache.check();
@@ -422,10 +416,10 @@ mod tests {
         let kept = cache.swap_out(&a).unwrap();
         let taken = print(kept);
         assert!(taken.is_some_and(|print| print != Print::KNOWN) && cache.keep(kept, taken));
-        assert_eq!(cache.take_back_as(kept, &a), Back::Same);
+        assert_eq!(cache.take_back(kept, &a), Back::Same);
         assert_eq!(print(kept), Some(Print::KNOWN), "it is not taken again");
         assert!(cache.keep(kept, print(kept)));
-        assert_eq!(cache.take_back_as(kept, &b), Back::Changed);
+        assert_eq!(cache.take_back(kept, &b), Back::Changed);
         let late = cache.swap_out(&a).unwrap();
         let taken = print(late);
         assert!(taken.is_some_and(|print| print != Print::KNOWN), "it is another page's entry");
@@ -480,13 +474,13 @@ mod tests {
         cache.shrink(1 << 20);
         assert!(keep(&cache, e, &a), "though no memory is allowed for copies");
         cache.set_max_pool_bytes(0);
-        assert!(cache.take_back(e, &a));
+        assert_eq!(cache.take_back(e, &a), Back::Same);
         assert_eq!(loaded(&cache, e), a);
         assert_eq!((cache.counters().store_pages, cache.counters().pool_pages), (1, 0));
         cache.check();
         assert!(keep(&cache, e, &a));
         cache.set_max_pool_bytes(1 << 20);
-        assert!(!cache.take_back(e, &a), "there is room in memory for it");
+        assert_ne!(cache.take_back(e, &a), Back::Same, "there is room in memory for it");
         cache.check();
     }
 
@@ -530,7 +524,7 @@ mod tests {
         // Gone, and said so; the others are all there.
         for (i, (e, p)) in entries.iter().zip(&pages).enumerate() {
             if i < 512 {
-                assert!(!cache.take_back(*e, p));
+                assert_ne!(cache.take_back(*e, p), Back::Same);
             } else {
                 assert_eq!(loaded(&cache, *e), *p);
             }

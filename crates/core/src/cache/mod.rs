@@ -224,15 +224,6 @@ impl<S: Store> SwapCache<S> {
         self.swap_in_from(entry, page).map(drop)
     }
 
-    /// Brings a page back, and says where it was, and what is known of it.
-    pub fn swap_in_from(
-        &self,
-        entry: SwapEntry,
-        page: &mut Page,
-    ) -> core::result::Result<Loaded, LoadError> {
-        self.load_entry(entry, page)
-    }
-
     /// Drops a page. The entry must be there: freeing twice is a broken invariant.
     pub fn free(&self, entry: SwapEntry) {
         let s = self.state.lock();
@@ -266,7 +257,7 @@ impl<S: Store> SwapCache<S> {
 
     /// Brings the page of a key back. It stays stored.
     pub fn load(&self, key: SwapEntry, page: &mut Page) -> core::result::Result<(), LoadError> {
-        self.load_entry(key, page).map(drop)
+        self.swap_in(key, page)
     }
 
     /// Drops the page of a key; says whether there was one.
@@ -405,13 +396,6 @@ impl<S: Store> SwapCache<S> {
     /// `shrink`.
     pub fn set_max_pool_bytes(&self, bytes: usize) {
         self.state.lock().max_pool_bytes = bytes;
-    }
-
-    /// Sets the largest size of the pool as a part of `total_bytes`.
-    pub fn set_max_pool_percent(&self, percent: u32, total_bytes: usize) {
-        self.set_max_pool_bytes(
-            (total_bytes as u128 * u128::from(percent.min(100)) / 100) as usize,
-        );
     }
 
     pub fn set_accept_threshold_percent(&self, percent: u32) {

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use super::{
-    CodecSpec, LoadError, PAGE_SIZE, PoolKind, Run, Store, SwapCache, SwapEntry, SwapFull, Which,
+    Back, CodecSpec, LoadError, PAGE_SIZE, PoolKind, Run, Store, SwapCache, SwapEntry, SwapFull,
+    Which,
 };
 use crate::testing::{Choices, any_page};
 
@@ -123,7 +124,7 @@ pub fn run<S: Store>(
                 let mut page = any_page(tag);
                 let was_written = random.below(4) == 0;
                 page[random.below(PAGE_SIZE as u64) as usize] ^= u8::from(was_written);
-                if cache.take_back(e, &page) {
+                if cache.take_back(e, &page) == Back::Same {
                     assert!(!was_written, "a page that was written is not what it was");
                     model.own.push((e, tag));
                 }

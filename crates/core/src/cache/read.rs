@@ -263,7 +263,8 @@ pub enum Failure {
 }
 
 impl<S: Store> SwapCache<S> {
-    pub(super) fn load_entry(
+    /// Brings a page back, and says where it was, and what is known of it.
+    pub fn swap_in_from(
         &self,
         key: SwapEntry,
         page: &mut Page,

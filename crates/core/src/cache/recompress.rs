@@ -534,6 +534,7 @@ impl<S: Store> State<S> {
 mod tests {
     use super::super::tests::{keep, loaded, recompressing};
     use super::*;
+    use crate::cache::Back;
     use crate::testing::page;
 
     #[test]
@@ -625,7 +626,7 @@ mod tests {
         assert_eq!(u64::from(job.id), entries[2].to_bits());
         assert!(keep(&cache, entries[2], &page(2)));
         end(&job);
-        assert!(cache.take_back(entries[2], &page(2)));
+        assert_eq!(cache.take_back(entries[2], &page(2)), Back::Same);
         assert_eq!(loaded(&cache, entries[2]), page(2));
         cache.check();
         assert_eq!(cache.counters().recompressed_pages, 0);

@@ -33,7 +33,7 @@ impl Pager {
     ) -> Aged {
         evidence.pages += 1;
         if let Some(entry) = copy.map(swap_entry) {
-            let back = active.cache.take_back_as(entry, bytes);
+            let back = active.cache.take_back(entry, bytes);
             evidence.note_copy(back);
             if back == Back::Same {
                 self.add(Counter::CleanEvictions, 1);
