@@ -69,12 +69,10 @@ pub const CMD_FLAG_REQ_ONE: u16 = 8;
 pub const CMD_FLAG_FAST_ZERO: u16 = 16;
 
 pub const REPLY_FLAG_DONE: u16 = 1;
-pub const REPLY_NONE: u16 = 0;
 pub const REPLY_OFFSET_DATA: u16 = 1;
 pub const REPLY_OFFSET_HOLE: u16 = 2;
 pub const REPLY_BLOCK_STATUS: u16 = 5;
 pub const REPLY_ERROR: u16 = 0x8001;
-pub const REPLY_ERROR_OFFSET: u16 = 0x8002;
 
 /// Flags of `base:allocation`.
 pub const STATE_HOLE: u32 = 1;

@@ -93,10 +93,6 @@ impl Kind {
         (self as u8) < Kind::Forked as u8
     }
 
-    pub const fn is_fault(self) -> bool {
-        (self as u8) < Kind::Around as u8
-    }
-
     /// Whether the pages are in the program from then on, and were perhaps not before.
     pub const fn is_touch(self) -> bool {
         (self as u8) < Kind::Discarded as u8

@@ -32,14 +32,6 @@ pub const MADV_NOHUGEPAGE: usize = 15;
 pub const MADV_POPULATE_WRITE: usize = 23;
 pub const MADV_DONTNEED_LOCKED: usize = 24;
 
-/// Bytes that uzswap has mapped for itself (address space, not frames). One counter for all of it.
-static OWN_MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-/// Address space mapped by uzswap for itself, in bytes.
-pub fn own_mapped_bytes() -> usize {
-    OWN_MAPPED_BYTES.load(Ordering::Relaxed)
-}
-
 /// Maps at least `len` bytes of private anonymous zero memory with `prot`, where the program has
 /// nothing (`place.rs`). The address is the caller's to unmap.
 pub fn map_anonymous(len: usize, prot: usize) -> Result<usize> {
@@ -51,7 +43,6 @@ pub fn map_anonymous(len: usize, prot: usize) -> Result<usize> {
         let _ = uz_syscall!(nr::MADVISE, addr, len, MADV_DONTDUMP);
         let _ = uz_syscall!(nr::MADVISE, addr, len, MADV_NOHUGEPAGE);
     }
-    OWN_MAPPED_BYTES.fetch_add(len, Ordering::Relaxed);
     Ok(addr)
 }
 
@@ -63,7 +54,6 @@ pub unsafe fn unmap_anonymous(addr: usize, len: usize) {
     let len = len.next_multiple_of(PAGE_SIZE);
     // SAFETY: the caller's.
     let _ = unsafe { uz_syscall!(nr::MUNMAP, addr, len) };
-    OWN_MAPPED_BYTES.fetch_sub(len, Ordering::Relaxed);
 }
 
 /// Address space kept for data that a fault cannot do without: its beginning, and the bytes that
@@ -112,7 +102,6 @@ fn map_needed(len: usize, prot: usize) -> Result<usize> {
                 uz_syscall!(nr::MPROTECT, addr, len.next_multiple_of(PAGE_SIZE), prot)?;
                 let _ = uz_syscall!(nr::MADVISE, addr, len, MADV_NOHUGEPAGE);
             }
-            OWN_MAPPED_BYTES.fetch_add(len, Ordering::Relaxed);
             Ok(addr)
         }
         mapped => mapped,
@@ -184,7 +173,6 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and nobody can hold a borrow of it any more.
         let _ = unsafe { uz_syscall!(nr::MUNMAP, self.addr, self.len) };
-        OWN_MAPPED_BYTES.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 
@@ -441,7 +429,6 @@ impl<T: Zeroable> Table<T> {
             // element, and now that the entry is null nobody finds the segment.
             let _ = unsafe { uz_syscall!(nr::MUNMAP, seg, SEGMENT_BYTES) };
             self.mapped_bytes.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
-            OWN_MAPPED_BYTES.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
         }
     }
 
@@ -490,13 +477,11 @@ impl<T> Drop for Table<T> {
                     let seg = (*dir.add(i)).load(Ordering::Relaxed);
                     if !seg.is_null() {
                         let _ = uz_syscall!(nr::MUNMAP, seg, SEGMENT_BYTES);
-                        OWN_MAPPED_BYTES.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
                     }
                 }
             }
             // SAFETY: the directory itself, likewise.
             let _ = unsafe { uz_syscall!(nr::MUNMAP, dir, len * 8) };
-            OWN_MAPPED_BYTES.fetch_sub(len * 8, Ordering::Relaxed);
         }
     }
 }

@@ -155,11 +155,6 @@ pub fn after_fork() {
     drop(patcher);
 }
 
-/// Whether an instruction pointer is in a slot.
-pub fn in_trampolines(ip: usize) -> bool {
-    slot::slot_range().contains(&ip)
-}
-
 /// Where the slots are (a part of this library's .bss that is executable).
 pub fn trampoline_range() -> Range<usize> {
     slot::slot_range()
