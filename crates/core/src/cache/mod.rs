@@ -53,6 +53,7 @@ mod fingerprint;
 mod fork;
 mod glance;
 mod group;
+mod idleness;
 mod kept;
 mod keys;
 #[cfg(any(test, feature = "testing"))]

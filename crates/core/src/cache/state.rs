@@ -10,9 +10,9 @@ use super::entry::{
     Area, AreaState, Ends, Entries, Entry, Location, MAX_AREAS, Mark, OWN_AREA, SwapEntry,
 };
 use super::group::{self, Groups};
+use super::idleness::{self, Idleness};
 use super::kept::Kept;
 use super::keys;
-use super::recompress::{self, Idleness};
 use super::records::NONE;
 use crate::codec::{CodecId, CompressError};
 use crate::pool::{Handle, Pool, PoolError, PoolKind};
@@ -126,7 +126,7 @@ impl<S: Store> State<S> {
             young: Ends::default(),
             old: Ends::default(),
             cold: Ends::default(),
-            idleness: Idleness::new(recompress::LEARNED_FROM, 1),
+            idleness: Idleness::new(idleness::LEARNED_FROM, 1),
             coldness: Idleness::new(group::LEARNED_FROM, group::GROUP_PAGES),
             groups: Groups::default(),
             kept: Kept::new(),
