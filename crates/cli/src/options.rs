@@ -84,8 +84,8 @@ pub const RECOMPRESSOR: OptionSpec = OptionSpec {
     flag: "recompressor",
     variable: "UZSWAP_RECOMPRESSOR",
     value: Some("NAME|none"),
-    what: "how pages are compressed again that have not been asked for in a while, when there is \
-           time for it",
+    what: "how idle pages are compressed again, while the program hardly pages or its memory is \
+           reclaimed",
     default: RECOMPRESSOR_DEFAULT,
     bounds: "",
     reason: "most of what is in the pool stays there for long: packed more densely it leaves \

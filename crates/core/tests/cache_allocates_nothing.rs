@@ -94,6 +94,7 @@ fn nothing_is_allocated_after_construction() {
     // Pages that resemble each other become groups.
     cache.set_codec(CodecSpec::default());
     cache.set_recompressor(CodecSpec::parse("zstd:level=-1").ok());
+    cache.set_leisure(true);
     cache.set_max_pool_bytes(64 << 20);
     let from = entries.len();
     let alike = |tag: u64| {

@@ -42,6 +42,7 @@ fn groups_take_little_stack() {
     let cache =
         SwapCache::new(CacheConfig { store: Some(store), recompressor, ..CacheConfig::default() })
             .unwrap();
+    cache.set_leisure(true);
     let (mut page, mut back) = (Box::new([0; 4096]), Box::new([0; 4096]));
     let run = || {
         let mut entries = Vec::with_capacity(2000);

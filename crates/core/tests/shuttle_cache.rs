@@ -144,6 +144,7 @@ fn a_page_freed_and_stored_again_during_a_load_from_the_file_is_never_another() 
     schedules(|| {
         let config = CacheConfig { store: Some(MemoryStore::new()), ..CacheConfig::default() };
         let cache = Arc::new(SwapCache::new(config).unwrap());
+        cache.set_leisure(true);
         let fill = |cache: &SwapCache<MemoryStore>, version| {
             cache.init(1).unwrap();
             (0..KEYS).for_each(|k| cache.store(key(k), &content(k, version)).unwrap());
@@ -175,6 +176,7 @@ fn an_object_is_compressed_again_while_its_page_changes_hands() {
             ..CacheConfig::default()
         };
         let cache = Arc::new(SwapCache::new(config).unwrap());
+        cache.set_leisure(true);
         cache.init(1).unwrap();
         const MANY: u32 = 66;
         (0..MANY).for_each(|k| cache.store(key(k), &content(k, 1)).unwrap());
@@ -288,6 +290,7 @@ fn nobody_reads_an_object_whose_bytes_are_still_to_come() {
             ..CacheConfig::default()
         };
         let cache = Arc::new(SwapCache::new(config).unwrap());
+        cache.set_leisure(true);
         let stores = |first: u32| {
             move |cache: &SwapCache<MemoryStore>| {
                 for k in first..first + 4 {

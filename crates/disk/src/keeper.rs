@@ -207,12 +207,13 @@ fn round(disk: &Disk, upkeep: &Upkeep, rounds: &mut Rounds, say: &impl Fn(&str))
         rounds.has_more_idle = look_for_idle(disk, upkeep, disk.second(), PACKING);
     }
     cache.train();
-    let began = Instant::now();
-    while began.elapsed() < PACKING && cache.recompress(PACKED_AT_ONCE) > 0 {}
     let t = &disk.traffic;
     let requests = t.reads.load(Ordering::Relaxed) + t.writes.load(Ordering::Relaxed);
     rounds.quiet = if requests == rounds.requests { rounds.quiet + 1 } else { 0 };
     rounds.requests = requests;
+    cache.set_leisure(rounds.quiet > 0);
+    let began = Instant::now();
+    while began.elapsed() < PACKING && cache.recompress(PACKED_AT_ONCE) > 0 {}
     let is_empty = cache.counters().stored_pages == 0;
     if is_empty {
         cache.give_tables_back();

@@ -105,7 +105,7 @@ impl Choice {
     }
 
     /// Lets `objects` objects follow the stronger codec now, and more as more come in.
-    fn grant(&self, pool_stores: u64, objects: u64) {
+    pub fn grant(&self, pool_stores: u64, objects: u64) {
         self.chosen_at.store(pool_stores, Ordering::Relaxed);
         self.granted.store(objects, Ordering::Relaxed);
         self.converted.store(0, Ordering::Relaxed);
@@ -254,15 +254,6 @@ impl<S: Store> SwapCache<S> {
         let c = self.state.lock().counters;
         self.choice.may_convert(c.pool_stores, c.store_pages)
     }
-
-    /// The owner's program does little: idle objects may be compressed again whether or not that
-    /// was worth it before, and so may all objects that are not by the codec for all.
-    pub fn have_leisure(&self) {
-        let mut s = self.state.lock();
-        s.idleness.end_rest();
-        s.coldness.end_rest();
-        self.choice.grant(s.counters.pool_stores, s.counters.pool_pages);
-    }
 }
 
 #[cfg(test)]
@@ -347,7 +338,7 @@ mod tests {
         let entries: Vec<_> = (0..100).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
         cache.choose_dense(true);
         assert_eq!(cache.may_convert(), 0);
-        cache.have_leisure();
+        cache.set_leisure(true);
         assert_eq!(cache.may_convert() as u64, cache.counters().pool_pages);
         entries.iter().for_each(|e| cache.free(*e));
     }

@@ -108,8 +108,6 @@ counters! {
     same_filled_loads,
     /// Pages read back: from the pool.
     pool_loads,
-    /// Of these, pages that were compressed again, one by one.
-    recompressed_loads,
     /// Of these, pages of groups.
     group_loads,
     /// Groups that were decompressed for that; their other pages come from the buffer.

@@ -43,7 +43,7 @@ use crate::codec::CodecId;
 use crate::pool::{Handle, MAX_OBJECT_BYTES};
 use crate::store::Store;
 use crate::sys::{PAGE_SIZE, Result};
-pub use make::{Grouper, LEARNED_FROM};
+pub use make::Grouper;
 pub use unpack::{Oldest, UNPACKED, Unpacked};
 
 /// Pages of a group: 64 KiB. A group of 8 takes 3 % more bytes, and half the time for a load.

@@ -286,6 +286,7 @@ mod tests {
     fn holding(pages: impl Iterator<Item = Page>) -> SwapCache<MemoryStore> {
         let (cache, _) = in_memory(usize::MAX);
         cache.set_recompressor(CodecSpec::parse("zstd:level=1").ok());
+        cache.set_leisure(true);
         cache.init(1).unwrap();
         pages.zip(0..).for_each(|(page, k)| {
             // Every other page is used later than the one before it.

@@ -53,7 +53,6 @@ mod fingerprint;
 mod fork;
 mod glance;
 mod group;
-mod idleness;
 mod kept;
 mod keys;
 #[cfg(any(test, feature = "testing"))]
@@ -92,7 +91,6 @@ use group::{UNPACKED, Unpacked};
 use read::{Direction, READERS, Reader};
 pub use read::{Loaded, Origin, near_bytes};
 use recompress::Packer;
-pub use recompress::Packing;
 use state::{Attempt, Content, Owner, RAW, State, pool_index};
 use writeback::Writer;
 

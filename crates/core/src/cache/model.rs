@@ -165,8 +165,7 @@ pub fn run<S: Store>(
                 0 => cache.rest(),
                 1 => cache.pause_recompression(),
                 3 => cache.choose_dense(random.below(4) == 0),
-                4 => cache.have_leisure(),
-                5 => cache.judge([0, 1].map(|_| [None, Some(false), Some(true)][random.index(3)])),
+                4 | 5 => cache.set_leisure(random.below(4) > 0),
                 // A fork that comes to nothing.
                 2 => cache.after_fork_failed(cache.prepare_fork()),
                 _ => drop(cache.recompress(random.below(200) as usize)),

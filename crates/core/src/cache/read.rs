@@ -321,9 +321,6 @@ impl<S: Store> SwapCache<S> {
         e.mark(Mark::Referenced, true);
         e.touch(s.now);
         let e = *e;
-        if e.is(Mark::Packed) {
-            s.idleness.learn_load();
-        }
         let known = Loaded {
             from: Origin::Memory,
             is_printed: e.is(Mark::Printed),
@@ -339,7 +336,6 @@ impl<S: Store> SwapCache<S> {
             }
             Location::Pool(raw) => {
                 s.counters.pool_loads += 1;
-                s.counters.recompressed_loads += u64::from(e.is(Mark::Packed));
                 match guard.pin(e.pool, state::handle(raw)) {
                     Some(pinned) => Seen::Pinned(e.codec, e.pool, pinned),
                     None => {

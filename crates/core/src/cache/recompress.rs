@@ -7,12 +7,12 @@
 //!                +--------------------------- loaded ----------------------------+
 //! ```
 //!
-//! A fast codec is right for pages that come back soon, a dense one for those that do not: most of
-//! a pool. So there are two lists: new objects are young; when the young are more than their part
-//! of all, the oldest of them are idle and due, for any thread that has time. An object that does
-//! not become smaller grows old as it is. If many of those compressed again are asked for all the
-//! same, they were not idle: the part of the young grows, and where that does not help, or where
-//! little is saved, nothing is compressed again for a while ([`super::idleness`]).
+//! A fast codec is right for pages that come back soon, a dense one for those that do not. So there
+//! are two lists. New objects are young. While the program hardly pages
+//! ([`SwapCache::set_leisure`]) and the young are more than their part of all, the oldest of them
+//! are idle and due, for any thread that has time. An object that does not become smaller grows old
+//! as it is. A program that pages has nothing compressed again: loads would be slower, and the
+//! memory saved gains it less (docs/experiments/recompression.md).
 //!
 //! Where the stronger codec is the better one for all pages, all objects in the pool follow,
 //! whether idle or not: [`super::choice`].
@@ -31,7 +31,6 @@ use core::sync::atomic::Ordering;
 
 use super::entry::{Location, Mark};
 use super::group::Grouper;
-use super::idleness::{Idleness, Traffic};
 use super::keys::Which;
 use super::state::{self, RAW, State};
 use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
@@ -40,6 +39,10 @@ use crate::store::Store;
 use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};
 
+/// The part of all objects that stay young, as a divisor, and objects that may be young in any
+/// case.
+const YOUNG_PART: u32 = 4;
+const YOUNG_LEAST: u32 = 64;
 /// Entries passed over at most in one look for one that is due, under one hold of the lock.
 pub const MAX_PASSED: u32 = 64;
 /// The part of the young that one call spares at most, but for a few: an entry that is asked for
@@ -95,17 +98,6 @@ impl Packer {
             + buffers.iter().sum::<usize>()
             + self.grouper.memory_bytes()
     }
-}
-
-/// The result of compressing objects, or groups of them, again, for the owner to judge
-/// ([`SwapCache::judge`]).
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Packing {
-    /// Since the beginning: objects compressed again, and loads that had to undo it.
-    pub packed: u64,
-    pub loads: u64,
-    /// Bytes saved by those that are there now, about.
-    pub saved_bytes: u64,
 }
 
 /// An object that is being compressed again.
@@ -228,43 +220,13 @@ impl<S: Store> SwapCache<S> {
         done
     }
 
-    /// The results of compressing objects again, and groups of them.
-    pub fn packings(&self) -> [Packing; 2] {
-        let s = self.state.lock();
-        let (c, by_page, by_group) = (s.counters, &s.idleness, &s.coldness);
-        let saved_bytes = |i: &Idleness, there: u64, ever: u64| {
-            (u128::from(i.saved_ever) * u128::from(there) / u128::from(ever.max(1))) as u64
-        };
-        let old = u64::from(s.old.len) + u64::from(s.cold.len);
-        [
-            Packing {
-                packed: by_page.packed_ever,
-                loads: c.recompressed_loads,
-                saved_bytes: saved_bytes(
-                    by_page,
-                    old.min(by_page.packed_ever),
-                    by_page.packed_ever,
-                ),
-            },
-            Packing {
-                packed: by_group.packed_ever,
-                loads: c.unpacked_groups,
-                saved_bytes: saved_bytes(by_group, c.grouped_pages, c.group_stores),
-            },
-        ]
-    }
-
-    /// Whether either was worth it, if the owner, who knows what memory is worth, has seen enough.
-    /// Work that was not is left undone for a while, and groups that are asked for meanwhile are
-    /// taken apart.
-    pub fn judge(&self, is_worth: [Option<bool>; 2]) {
+    /// Whether the owner's program hardly pages, so that idle objects are compressed again, and
+    /// groups that are asked for stay.
+    pub fn set_leisure(&self, has_leisure: bool) {
         let mut s = self.state.lock();
-        let now = s.traffic();
-        let State { idleness, coldness, .. } = &mut *s;
-        for (i, is_worth) in [idleness, coldness].into_iter().zip(is_worth) {
-            if let Some(is_worth) = is_worth {
-                i.judge(is_worth, now);
-            }
+        s.has_leisure = has_leisure;
+        if has_leisure {
+            self.choice.grant(s.counters.pool_stores, s.counters.pool_pages);
         }
     }
 
@@ -282,8 +244,9 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    pub(super) fn traffic(&self) -> Traffic {
-        Traffic { stores: self.counters.pool_stores, store_loads: self.counters.store_loads }
+    /// Whether the oldest of `young` objects are due, where `old` are older.
+    pub(super) fn is_due(&self, young: u32, old: u32) -> bool {
+        self.has_leisure && young > YOUNG_LEAST.max((young + old) / YOUNG_PART)
     }
 
     /// The oldest young entry if it is due, with a copy of its object. An object that is not by the
@@ -296,8 +259,7 @@ impl<S: Store> State<S> {
         spared: &mut u32,
     ) -> Due<Job> {
         for _ in 0..MAX_PASSED {
-            let is_idle =
-                self.idleness.is_due(self.young.len, self.old.len + self.cold.len, self.traffic());
+            let is_idle = self.is_due(self.young.len, self.old.len + self.cold.len);
             let id = self.young.last;
             let most = (self.young.len / SPARED_PART).max(MAX_PASSED).min(self.young.len);
             if *spared >= most || !is_idle && for_all.is_none() {
@@ -371,7 +333,6 @@ impl<S: Store> State<S> {
         if e.kept != 0 || e.is(Mark::Old) || e.is(Mark::Referenced) {
             return;
         }
-        let mut saved = 0;
         if let Some((codec, object)) = packed
             && object.len() + object.len() / 16 < job.len
             && let Ok(handle) = self.pools[self.pool].store(object)
@@ -381,13 +342,12 @@ impl<S: Store> State<S> {
             let e = self.entries.get_mut(job.id);
             e.set_location(Location::Pool(handle.to_raw()));
             (e.codec, e.len, e.pool) = (codec, object.len() as u16, pool);
-            saved = job.len - object.len();
+            let saved = job.len - object.len();
             self.counters.incompressible_pages -= u64::from(job.codec == RAW);
             self.counters.recompressed_pages += 1;
             self.counters.recompressed_saved_bytes += saved as u64;
             self.note_most_used();
         }
-        self.idleness.learn_packed(self.traffic(), saved);
         self.grow_old(job.id);
     }
 
@@ -419,11 +379,8 @@ mod tests {
         let done = cache.recompress(usize::MAX);
         cache.check();
         let c = cache.counters();
-        assert!((511..=640).contains(&c.recompressed_pages), "half of them: {c:?}");
-        assert!(
-            done > c.recompressed_pages as usize,
-            "half of these were tried in groups, for nothing"
-        );
+        assert!((767..=832).contains(&c.recompressed_pages), "three quarters: {c:?}");
+        assert!(done > c.recompressed_pages as usize, "most were tried in groups, for nothing");
         assert_eq!(before - c.compr_data_bytes, c.recompressed_saved_bytes);
         assert!(c.recompressed_saved_bytes > 64 << 10);
         assert_eq!(cache.recompress(10), 0, "nothing is due any more");

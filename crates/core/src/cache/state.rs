@@ -9,8 +9,7 @@ use super::counters::Counters;
 use super::entry::{
     Area, AreaState, Ends, Entries, Entry, Location, MAX_AREAS, Mark, OWN_AREA, SwapEntry,
 };
-use super::group::{self, Groups};
-use super::idleness::{self, Idleness};
+use super::group::Groups;
 use super::kept::Kept;
 use super::keys;
 use super::records::NONE;
@@ -44,8 +43,8 @@ pub struct State<S: Store> {
     pub old: Ends,
     pub cold: Ends,
     /// The ages from which an entry is old, and cold.
-    pub idleness: Idleness,
-    pub coldness: Idleness,
+    /// The owner's program hardly pages: idle objects are compressed again.
+    pub has_leisure: bool,
     pub groups: Groups,
     pub kept: Kept,
     /// One pool per kind; the current one takes new objects.
@@ -126,8 +125,7 @@ impl<S: Store> State<S> {
             young: Ends::default(),
             old: Ends::default(),
             cold: Ends::default(),
-            idleness: Idleness::new(idleness::LEARNED_FROM, 1),
-            coldness: Idleness::new(group::LEARNED_FROM, group::GROUP_PAGES),
+            has_leisure: false,
             groups: Groups::default(),
             kept: Kept::new(),
             pools: [Pool::new(PoolKind::Zsmalloc), Pool::new(PoolKind::Zbud)],

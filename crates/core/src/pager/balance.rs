@@ -20,10 +20,10 @@
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Active, Pager};
-use crate::cache::{Packing, near_bytes};
+use crate::cache::near_bytes;
 use crate::control::Counter;
-use crate::policy::{Borders, PACKING_COSTS, POOL_FIRST_PERCENT};
-use crate::policy::{is_denser_better, is_packing_worth, next_pool_percent};
+use crate::policy::{Borders, POOL_FIRST_PERCENT};
+use crate::policy::{is_denser_better, next_pool_percent};
 use crate::sys::PAGE_SIZE;
 
 /// The pool's share where there is no store, or it fails.
@@ -32,8 +32,12 @@ const WITHOUT_STORE_PERCENT: u32 = 90;
 const RELOAD_COST: i64 = 3;
 /// Loads and stores between two choices of the codec.
 const CODEC_PAGES: u64 = 8192;
-/// Pages loaded and stored between two ticks; with fewer the program does not wait for the pager.
-const LEISURE: u64 = 32;
+/// With fewer pages loaded and stored than this between two ticks the program hardly pages: 200
+/// loads a second, each 60 us slower from a group, are 1 % of its time.
+const QUIET_PAGES: u64 = 2;
+/// So many quiet ticks in a row are leisure: a second. Many programs compute for less between two
+/// rounds of paging.
+const LEISURE_TICKS: u32 = 100;
 /// The share of kept copies: its start and its bounds, as divisors of the memory that the pool
 /// leaves.
 const FIRST_KEPT: i64 = 8;
@@ -84,9 +88,9 @@ pub(super) struct Balance {
     is_dense: AtomicBool,
     /// For entries compressed again one by one, and for groups: the events of the borders, entries
     /// packed, and loads that had to undo it.
-    packing_seen: [Seen<5>; 2],
     /// Pages loaded and stored, at the last tick.
     leisure_seen: Seen<2>,
+    quiet_ticks: AtomicU32,
     /// Pages that left without limbo, at the last tick.
     dropped_seen: Seen<1>,
 }
@@ -129,8 +133,8 @@ impl Balance {
             in_vain: AtomicI64::new(0),
             codec_seen: Seen::new(),
             is_dense: AtomicBool::new(false),
-            packing_seen: [const { Seen::new() }; 2],
             leisure_seen: Seen::new(),
+            quiet_ticks: AtomicU32::new(0),
             dropped_seen: Seen::new(),
         }
     }
@@ -179,10 +183,14 @@ impl Balance {
         next
     }
 
-    /// Whether the program hardly pages. `traffic`: totals of pages loaded and stored.
+    /// Whether the program hardly pages, and has not for a while. `traffic`: totals of pages loaded
+    /// and stored.
     fn has_leisure(&self, traffic: [u64; 2]) -> bool {
         let pages: u64 = self.leisure_seen.take(traffic).iter().sum();
-        pages < LEISURE
+        let ticks = self.quiet_ticks.load(Ordering::Relaxed);
+        let ticks = if pages < QUIET_PAGES { (ticks + 1).min(LEISURE_TICKS) } else { 0 };
+        self.quiet_ticks.store(ticks, Ordering::Relaxed);
+        ticks == LEISURE_TICKS
     }
 
     /// Begins with the user's share, or with 0 for one that adapts; `has_store`: cold pages can
@@ -212,25 +220,6 @@ impl Balance {
             self.border_seen.settle(facts.events);
             self.percent.store(next, Ordering::Relaxed);
         }
-    }
-
-    /// Whether it is worth it that entries are compressed again, one by one and in groups, as far
-    /// as that is known.
-    fn judge_packing(&self, facts: &BorderFacts, packings: [Packing; 2]) -> [Option<bool>; 2] {
-        core::array::from_fn(|i| {
-            let Packing { packed, loads, saved_bytes } = packings[i];
-            let [near_loads, limbo_hits, pool_loads] = facts.events;
-            let totals = [near_loads, limbo_hits, pool_loads, packed, loads];
-            let [near_loads, limbo_hits, pool_loads, packed, loads] =
-                self.packing_seen[i].since(totals);
-            let borders = facts.borders([near_loads, limbo_hits, pool_loads]);
-            let saved = saved_bytes / PAGE_SIZE as u64;
-            let verdict = is_packing_worth(PACKING_COSTS[i], packed, loads, saved, &borders);
-            if verdict.is_some() {
-                self.packing_seen[i].settle(totals);
-            }
-            verdict
-        })
     }
 }
 
@@ -307,7 +296,6 @@ impl Pager {
             limbo: limbo as u64,
         };
         self.balance.step(&facts);
-        active.cache.judge(self.balance.judge_packing(&facts, active.cache.packings()));
         self.limit_pool(active);
         let kept = c.kept_bytes as usize / PAGE_SIZE;
         let events = [c.unchanged_pages, c.stores, limbo_hits];
@@ -326,9 +314,7 @@ impl Pager {
         if let Some(dense) = facts.and_then(|f| self.balance.step_codec(&f)) {
             active.cache.choose_dense(dense);
         }
-        if self.balance.has_leisure([c.pool_loads, c.stores]) {
-            active.cache.have_leisure();
-        }
+        active.cache.set_leisure(self.balance.has_leisure([c.pool_loads, c.stores]));
     }
 
     pub(super) fn limit_pool(&self, active: &Active) {
@@ -433,27 +419,17 @@ mod tests {
     }
 
     #[test]
-    fn compressing_again_is_judged_by_what_it_costs_and_saves() {
+    fn leisure_is_a_while_with_hardly_a_page() {
         let b = Balance::new();
-        let mut facts = BorderFacts { events: [0; 3], near: 2500, stored: 0, limbo: 1000 };
-        let mut packings = [Packing::default(); 2];
-        let saved_bytes = 1000 * PAGE_SIZE as u64;
-        let mut step = |loads: u64, hits: u64, facts: &mut BorderFacts| {
-            facts.events[1] += hits;
-            packings = packings.map(|p| Packing { loads: p.loads + loads, saved_bytes, ..p });
-            b.judge_packing(facts, packings)
+        let mut loads = 0;
+        let mut tick = |pages: u64| {
+            loads += pages;
+            b.has_leisure([loads, 0])
         };
-        // 1000 pages save 12 us for each of 1000 hits. 6 us for each of 4000 loads is more, and so
-        // is 90 us.
-        assert_eq!(step(50, 1000, &mut facts), [None, None], "too few to say");
-        assert_eq!(step(3950, 0, &mut facts), [Some(false); 2]);
-        assert_eq!(step(0, 0, &mut facts), [None, None], "nothing since");
-        assert_eq!(step(1500, 1000, &mut facts), [Some(true), Some(false)]);
-        assert_eq!(step(100, 1000, &mut facts), [None, Some(true)]);
-        // Pages in the store are worth more: 100 us for each of 10 000 loads, which 2500 pages of
-        // pool would have saved.
-        facts.events[0] += 10_000;
-        assert_eq!(step(4000, 0, &mut facts), [Some(true), Some(true)]);
+        let mut first = |pages: u64| (0..2 * LEISURE_TICKS).position(|_| tick(pages));
+        assert_eq!(first(QUIET_PAGES), None);
+        assert_eq!(first(QUIET_PAGES - 1), Some(LEISURE_TICKS as usize - 1));
+        assert!(tick(0) && !tick(QUIET_PAGES) && !tick(0), "the while begins anew");
     }
 
     #[test]

@@ -127,8 +127,6 @@ impl Pager {
                 }
                 r.fruitless = if freed > 0 && refused == 0 { 0 } else { r.fruitless + 1 };
                 if is_empty || r.fruitless > FRUITLESS_MAX {
-                    // A user who asks for memory takes time for it.
-                    active.cache.have_leisure();
                     r.stage = Stage::Pool;
                 }
             }
@@ -138,6 +136,8 @@ impl Pager {
                     // The store may fail now: then the pool is packed.
                     active.cache.shrink(WRITE_BYTES) == 0 && has_store()
                 } else {
+                    // A user who asks for memory takes time for it.
+                    active.cache.set_leisure(true);
                     active.cache.recompress(PACK_PAGES) < PACK_PAGES
                 };
                 self.recount_own();

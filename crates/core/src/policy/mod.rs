@@ -163,36 +163,6 @@ pub fn is_denser_better(
     if was { gain > cost * 3 / 4 } else { gain > cost * 5 / 4 }
 }
 
-/// The cost of compressing again, in microseconds, roughly. `load`: for a load that has to undo it.
-/// `pack`: for doing it, half of the time that it takes, as the evictor often has time to spare.
-/// `enough`: the sum from which on the result is judged.
-#[derive(Clone, Copy)]
-pub struct PackingCost {
-    load: u64,
-    pack: u64,
-    enough: u64,
-}
-
-/// The costs for one page by the stronger codec, and for a group of 16.
-pub const PACKING_COSTS: [PackingCost; 2] = [
-    PackingCost { load: 6, pack: 6, enough: 8192 },
-    PackingCost { load: 90, pack: 150, enough: 8192 },
-];
-
-/// Whether it was worth it to compress `packed` objects again, which `loads` loads had to undo, for
-/// `saved` pages of memory; `None`: not known yet.
-pub fn is_packing_worth(
-    cost: PackingCost,
-    packed: u64,
-    loads: u64,
-    saved: u64,
-    borders: &Borders,
-) -> Option<bool> {
-    let spent = cost.load * loads + cost.pack * packed;
-    let gained = (borders.worth().into_iter().max().unwrap_or(0) * saved) >> 10;
-    (spent >= cost.enough).then_some(gained > spent)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

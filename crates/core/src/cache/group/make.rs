@@ -20,8 +20,6 @@ use crate::sys::{PAGE_SIZE, Result};
 
 /// The fewest pages of a group: fewer gain too little.
 const GROUP_PAGES_LEAST: usize = 4;
-/// The part of the old is looked at after so many groups.
-pub const LEARNED_FROM: u32 = 64;
 /// Working memory is not taken for fewer pages than this.
 const WORTH_BEGINNING: u32 = 64;
 
@@ -134,8 +132,7 @@ impl<S: Store> State<S> {
     /// The oldest of the old if they are due, with copies of their objects.
     fn begin_group(&mut self, grouper: &mut Grouper) -> Due<Batch> {
         let margin = if grouper.is_in_use { 0 } else { WORTH_BEGINNING };
-        if !self.coldness.is_due(self.old.len.saturating_sub(margin), self.cold.len, self.traffic())
-        {
+        if !self.is_due(self.old.len.saturating_sub(margin), self.cold.len) {
             return Due::Nothing;
         }
         grouper.is_in_use = true;
@@ -218,9 +215,6 @@ impl<S: Store> State<S> {
             self.grow_cold(job.id);
         }
         let saved = before.saturating_sub(self.object_bytes());
-        if !is_sparse {
-            self.coldness.learn_packed(self.traffic(), saved);
-        }
         if group.is_some() {
             self.counters.recompressed_saved_bytes += saved as u64;
             self.note_most_used();

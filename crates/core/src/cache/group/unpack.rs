@@ -91,21 +91,20 @@ impl<S: Store> SwapCache<S> {
         page: &mut Page,
     ) -> core::result::Result<(), Failure> {
         let mut unpacked = self.unpacked_of(spot).lock();
-        let is_resting = self.unpack_group(&mut unpacked, spot)? && {
+        let is_busy = self.unpack_group(&mut unpacked, spot)? && {
             let mut s = self.state.lock();
             s.counters.unpacked_groups += 1;
-            s.coldness.learn_load();
-            s.coldness.is_resting(s.traffic())
+            !s.has_leisure
         };
         page.copy_from_slice(unpacked.page(spot.member.index.into()));
-        if is_resting {
+        if is_busy {
             self.take_apart(&mut unpacked, spot);
         }
         Ok(())
     }
 
-    /// The other members of a group become objects again, each by itself, while groups are not
-    /// worth their cost.
+    /// The other members of a group become objects again, each by itself: the program pages, and
+    /// may ask for them soon.
     fn take_apart(&self, unpacked: &mut Unpacked, loaded: Spot) {
         let codec = self.codec_for_stores();
         for index in (0..GROUP_PAGES as u8).filter(|index| *index != loaded.member.index) {
@@ -195,9 +194,6 @@ impl<S: Store> SwapCache<S> {
                 return false;
             }
         }
-        // The group was made for nothing, as if it had been loaded: where much is written back,
-        // little is cold.
-        self.state.lock().coldness.learn_load();
         let mut has_room = true;
         for index in 0..GROUP_PAGES as u8 {
             let spot = Spot { member: Member { index, ..spot.member }, ..spot };
@@ -310,6 +306,7 @@ mod tests {
         for is_order in [false, true] {
             let (cache, _) = in_memory(64 << 20);
             cache.set_recompressor(CodecSpec::parse("zstd:level=1").ok());
+            cache.set_leisure(true);
             let entries: Vec<_> = (0..1024).map(|n| cache.swap_out(&kin(n)).unwrap()).collect();
             cache.recompress(usize::MAX);
             let set_codec = |codec: u8| {
@@ -340,7 +337,7 @@ mod tests {
     #[test]
     fn without_a_store_groups_are_taken_apart_as_long_as_the_pool_has_room() {
         let (cache, entries, grouped) = world();
-        cache.judge([None, Some(false)]);
+        cache.set_leisure(false);
         let one_of_each = || {
             let ones = (0..grouped).step_by(GROUP_PAGES);
             ones.for_each(|n| assert!(loaded(&cache, entries[n]) == kin(n as u64)));

@@ -324,6 +324,7 @@ fn forks_under_traffic_find_the_cache_at_rest() {
         }
         s.spawn(|| {
             cache.set_recompressor(CodecSpec::parse("zstd:level=1").ok());
+            cache.set_leisure(true);
             while !stop.load(Ordering::Relaxed) {
                 cache.recompress(5);
             }

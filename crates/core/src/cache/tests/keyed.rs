@@ -19,6 +19,7 @@ fn keeping_all(max_pool_bytes: usize, pool: PoolKind) -> SwapCache<MemoryStore> 
         ..CacheConfig::default()
     };
     let cache = SwapCache::new(config).unwrap();
+    cache.set_leisure(true);
     cache.init(AREA).unwrap();
     cache
 }
@@ -90,6 +91,7 @@ fn with_a_store_the_oldest_make_room_for_pages_as_they_are() {
         ..CacheConfig::default()
     };
     let cache = SwapCache::new(config).unwrap();
+    cache.set_leisure(true);
     cache.init(AREA).unwrap();
     (0..1000).for_each(|k| cache.store(key(k), &noise(k)).unwrap());
     let c = cache.counters();
@@ -219,6 +221,7 @@ fn with_store(store: MemoryStore) -> SwapCache<MemoryStore> {
         ..CacheConfig::default()
     };
     let cache = SwapCache::new(config).unwrap();
+    cache.set_leisure(true);
     cache.init(AREA).unwrap();
     cache
 }

@@ -37,7 +37,10 @@ pub fn in_memory(max_pool_bytes: usize) -> (SwapCache<MemoryStore>, MemoryStore)
 /// Without a store, with a stronger codec than the one in force.
 pub fn recompressing(chooses_codec: bool) -> SwapCache {
     let recompressor = CodecSpec::parse("zstd:level=1").ok();
-    SwapCache::new(CacheConfig { recompressor, chooses_codec, ..CacheConfig::default() }).unwrap()
+    let config = CacheConfig { recompressor, chooses_codec, ..CacheConfig::default() };
+    let cache = SwapCache::new(config).unwrap();
+    cache.set_leisure(true);
+    cache
 }
 
 /// The page of an entry goes back to its owner: whether its copy stays.

@@ -66,6 +66,7 @@ fn agrees_with_the_model_where_incompressible_pages_may_stay() {
             ..CacheConfig::default()
         };
         let cache = SwapCache::new(config).unwrap();
+        cache.set_leisure(true);
         assert_eq!(run(&cache, seed, operations(12_000), 600, false), 0);
         let c = cache.counters();
         assert!(c.incompressible_stores > 0 && c.written_back_pages > 0, "{c:?}");
