@@ -3,16 +3,20 @@
 //! One thread for each. A client that is slow, or stopped, keeps its own thread waiting and nobody
 //! else; so there is a largest number of connections, and a handshake has a deadline, after which
 //! the place is free again. Once it has shaken hands a client may be silent for as long as it
-//! likes: kernels are.
+//! likes: kernels are. A machine that is gone, without a word, has its place until the kernel finds
+//! out.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use uzswap::sys::socket::keep_alive;
 
 use crate::channel::Channel;
 use crate::disk::Disk;
@@ -51,6 +55,8 @@ impl Listener {
                 let (stream, _) = listener.accept()?;
                 // A reply is written as one, and a wait for more would be for nothing.
                 stream.set_nodelay(true)?;
+                // Without it only a machine that vanishes keeps its place.
+                let _ = keep_alive(stream.as_raw_fd());
                 Stream::Tcp(stream)
             }
         })
@@ -256,6 +262,24 @@ mod tests {
         assert!(take().is_some(), "one is free, after all the refusals");
         drop(places);
         assert_eq!(server.clients(), 0);
+    }
+
+    /// The kernel's table of connections: only it sees that a machine has no power any more.
+    #[test]
+    fn a_silent_client_is_asked_whether_it_is_there() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let [ours, theirs] =
+            [listener.local_addr(), client.local_addr()].map(|a| a.unwrap().port());
+        let _accepted = Listener::Tcp(listener).accept().unwrap();
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let [ours, theirs] = [ours, theirs].map(|port| format!("0100007F:{port:04X}"));
+        let line = table.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+        let line = line.into_iter().find(|f| f[1..3] == [&ours, &theirs]).expect("it is there");
+        let (timer, ticks) = line[5].split_once(':').expect("a timer, and when it rings");
+        assert_eq!(timer, "02", "that of keepalive: {line:?}");
+        let seconds = u64::from_str_radix(ticks, 16).unwrap() / 100;
+        assert!(seconds <= 15 * 60, "{seconds}");
     }
 
     #[test]

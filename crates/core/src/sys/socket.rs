@@ -20,8 +20,12 @@ const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 const SOL_SOCKET: usize = 1;
 const SO_ERROR: usize = 4;
+const SO_KEEPALIVE: usize = 9;
 const IPPROTO_TCP: usize = 6;
 const TCP_NODELAY: usize = 1;
+const TCP_KEEPIDLE: usize = 4;
+const TCP_KEEPINTVL: usize = 5;
+const TCP_KEEPCNT: usize = 6;
 const MSG_DONTWAIT: usize = 0x40;
 const MSG_NOSIGNAL: usize = 0x4000;
 const POLLIN: i16 = 1;
@@ -131,6 +135,28 @@ pub fn replace(old: Fd, new: Fd) -> Result<()> {
     replaced.map(drop)
 }
 
+/// Lets the kernel ask a machine that has said nothing for a quarter of an hour whether it is
+/// there, and end the connection after a minute without an answer. Data that nobody acknowledges
+/// are tried for as long. The other side's kernel answers, so its program may be silent, or
+/// stopped, for as long as it likes. TCP_USER_TIMEOUT would end the connection of one that is
+/// stopped, too: it has room for no more.
+pub fn keep_alive(fd: Fd) -> Result<()> {
+    // The times in seconds come first: with the kernel's own ones the first question would be hours
+    // away.
+    let options = [
+        (IPPROTO_TCP, TCP_KEEPIDLE, 15 * 60),
+        (IPPROTO_TCP, TCP_KEEPINTVL, 10),
+        (IPPROTO_TCP, TCP_KEEPCNT, 6),
+        (SOL_SOCKET, SO_KEEPALIVE, 1),
+    ];
+    options.into_iter().try_for_each(|(level, option, value)| set(fd, level, option, value))
+}
+
+fn set(fd: Fd, level: usize, option: usize, value: i32) -> Result<()> {
+    // SAFETY: the kernel reads four bytes.
+    unsafe { uz_syscall!(nr::SETSOCKOPT, fd, level, option, &raw const value, 4) }.map(drop)
+}
+
 /// Ends a connection, also for processes that have a copy of the descriptor. The descriptor stays
 /// open.
 pub fn shut_down(fd: Fd) {
@@ -158,11 +184,8 @@ pub fn connect(address: &[u8], patience: &mut Patience) -> Result<Fd> {
     match connect_to(fd, address, patience) {
         Ok(()) => {
             if family != AF_UNIX {
-                let one = 1i32;
-                // SAFETY: the kernel reads four bytes. Without it requests only leave later.
-                let _ = unsafe {
-                    uz_syscall!(nr::SETSOCKOPT, fd, IPPROTO_TCP, TCP_NODELAY, &raw const one, 4)
-                };
+                // Without it requests only leave later.
+                let _ = set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
             }
             Ok(fd)
         }
