@@ -215,6 +215,11 @@ fn connect_to(fd: Fd, address: &[u8], patience: &mut Patience) -> Result<()> {
     if error == 0 { Ok(()) } else { Err(Errno(error)) }
 }
 
+/// Whether some bytes can be sent without a wait, or an error would come at once.
+pub fn has_room(fd: Fd) -> bool {
+    poll(fd, POLLOUT, 0).unwrap_or(true)
+}
+
 /// Sends all of it.
 pub fn send(fd: Fd, mut bytes: &[u8], patience: &mut Patience) -> Result<()> {
     while !bytes.is_empty() {

@@ -11,7 +11,6 @@ use crate::store::extents::{Geometry, Leases, set_owner};
 use crate::store::remote::hostile::{ALL_WRONG, Hostile, Mode};
 use crate::store::remote::{Link, NO_ANSWER, PATIENCE_NS, Remote, RemoteStore, Server};
 use crate::store::testing::LONG_PATIENCE_NS;
-use crate::store::{CLUSTER_BYTES, Progress, Queue};
 use crate::sys::fd::number_limits;
 use crate::sys::file::{self, testing};
 use crate::sys::socket::Patience;
@@ -278,20 +277,4 @@ fn a_child_without_a_free_descriptor_leaves_its_parents_connection_alone() {
     // The child has not ended it either.
     assert_eq!(link.read(0, &mut [0; 4096], &mut patience()), Ok(()));
     link.close();
-}
-
-#[test]
-fn a_trim_of_the_only_copy_has_the_time_of_a_write() {
-    let (servers, remote, _) = remote(1, 1);
-    // One for which there is another copy would be given up after a second.
-    let store = RemoteStore::open(remote.with_patience(SHARED_PATIENCE_NS)).unwrap();
-    let mut queue = Queue::new(CLUSTER_BYTES).unwrap();
-    assert_eq!(store.write(&mut queue, 0, 0, 4096), Progress::Queued);
-    while queue.take_result(0).is_none() {
-        store.collect(&mut queue, true);
-    }
-    servers[0].set_delay(std::time::Duration::from_millis(1200));
-    store.discard(0, CLUSTER_BYTES as u64);
-    assert_eq!((store.remote_counts().timeouts, servers[0].trimmed()), (0, 64 << 10));
-    store.end();
 }

@@ -10,6 +10,7 @@
 
 use super::Server;
 use crate::nbd::*;
+use crate::store::QUEUE_DEPTH;
 use crate::sys::file::{self, Fd};
 use crate::sys::socket::{self, Patience};
 use crate::sys::{Errno, Result};
@@ -23,9 +24,11 @@ pub const ENOKEY: Errno = Errno(126);
 const OPTION_REPLY_MOST_BYTES: usize = 8 << 10;
 /// Replies to options before the last one. Servers send a handful.
 const OPTION_REPLIES_MOST: usize = 64;
-/// Results of requests that another thread has received and nobody has taken. Two writes and a
-/// discard are under way at most.
-const RESULTS: usize = 4;
+/// Requests to give space back that are under way at one time.
+pub(super) const TRIMS_MOST: usize = 16;
+/// Results of requests that another thread has received and nobody has taken: one more than there
+/// are requests under way.
+const RESULTS: usize = QUEUE_DEPTH + TRIMS_MOST + 1;
 
 /// An export, as its server describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -141,9 +144,7 @@ impl Link {
 
     /// Closes the connection for good.
     pub fn close(&mut self) {
-        if self.is_open {
-            self.break_up();
-        }
+        self.give_up();
         if self.fd >= 0 {
             file::close(self.fd);
             self.fd = -1;
@@ -160,6 +161,18 @@ impl Link {
     fn broken(&mut self, why: Errno) -> Failure {
         self.break_up();
         Failure::Broken(why)
+    }
+
+    /// Ends the connection because of a request that is not answered.
+    pub(super) fn give_up(&mut self) {
+        if self.is_open {
+            self.break_up();
+        }
+    }
+
+    /// Whether a request without bytes can be sent without a wait.
+    pub(super) fn can_send(&self) -> bool {
+        self.is_open && socket::has_room(self.fd)
     }
 
     /// Connects, if need be.

@@ -4,6 +4,8 @@
 //!   Clusters --- RemoteStore --- ../extents: which part of which export
 //!                      |
 //!                   servers: state, two links each   --- link: NBD's client, over a socket
+//!                      |
+//!                   trims: space that goes back, and that nobody waits for
 //! ```
 //!
 //! The process that has the pages talks to the servers itself. A broker in `uzswap run` would cost
@@ -32,6 +34,7 @@ pub(crate) mod hostile;
 mod link;
 mod peer;
 mod servers;
+mod trims;
 
 pub use link::{ENOKEY, EPROTO, Export, Failure, Link, Ticket};
 use peer::Peer;

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::Server;
 use super::link::Link;
+use super::trims::Trims;
 use crate::sys::contention::Class;
 use crate::sys::socket::Patience;
 use crate::sys::sync::Mutex;
@@ -20,6 +21,8 @@ pub(super) struct Peer {
     pub(super) server: Server,
     pub(super) reads: Mutex<Link>,
     pub(super) writes: Mutex<Link>,
+    /// Requests by the link for writes; taken after it.
+    pub(super) trims: Mutex<Trims>,
     /// The numbers of the links' descriptors, to be read without their locks.
     pub(super) descriptors: [AtomicI32; 2],
     /// The time until which the server is believed not to answer, and how often in a row it has
@@ -34,6 +37,7 @@ impl Peer {
             server,
             reads: Mutex::of(Class::Link, Link::new()),
             writes: Mutex::of(Class::Link, Link::new()),
+            trims: Mutex::new(Trims::new()),
             descriptors: [const { AtomicI32::new(-1) }; 2],
             down_until_ns: AtomicU64::new(0),
             downs: AtomicU32::new(0),

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::link::{Failure, Ticket};
 use super::peer::Peer;
 use super::{COPIES_MOST, NO_ANSWER, PATIENCE_NS, SERVERS_MOST, Server};
-use crate::nbd::{CMD_TRIM, CMD_WRITE};
+use crate::nbd::CMD_WRITE;
 use crate::store::extents::{CLAIM_BYTES, Extents, Geometry, Leases, Spot, Spots};
 use crate::store::{CLUSTER_BYTES, QUEUE_BUFFERS};
 use crate::sys::socket::Patience;
@@ -200,6 +200,11 @@ impl Remote {
     ) -> core::result::Result<Ticket, Errno> {
         let peer = &self.peers[spot.server];
         let mut link = peer.writes.lock();
+        // A TRIM of the place has the time of a write, beside that of the write.
+        let mut whole = Patience::new(self.patience_ns);
+        let trims = if persists { &mut whole } else { &mut *patience };
+        let settled = peer.trims.lock().settle(&mut link, spot.at, self.patience_ns, trims);
+        settled.map_err(|why| self.failed(peer, why))?;
         let end = spot.at + bytes.len() as u64;
         let mut is_again = !link.is_open();
         let mut most = if persists { patience.left_ns() / 2 } else { patience.left_ns() };
@@ -370,12 +375,8 @@ impl Remote {
         if peer.is_down() || !link.is_open() || !link.export().can_trim() {
             return;
         }
-        // To give up ends the connection, and the server may read the request after the next write
-        // to the place, which comes by another one. Where there is another copy, that one serves
-        // then. Where there is none, the answer is waited for as long as that of a write.
-        let ns = if self.copies > 1 { self.hurry_ns } else { self.patience_ns };
-        let trimmed = link.ask(CMD_TRIM, spot.at, len as usize, &[], &mut Patience::new(ns));
-        if let Err(why) = trimmed {
+        let sent = peer.trims.lock().send(&mut link, spot.at, len as usize, self.patience_ns);
+        if let Err(why) = sent {
             self.failed(peer, why);
         }
     }
@@ -549,6 +550,34 @@ mod tests {
         assert_eq!(told([NO_ANSWER; 2]), Some(Err(NO_ANSWER)));
         assert_eq!(told([NO_ANSWER, Errno::EIO]), Some(Err(Errno::EIO)), "a place is bad");
         assert_eq!(told([Errno::EIO, Errno::ENOSPC]), Some(Err(Errno::ENOSPC)));
+    }
+
+    #[test]
+    fn a_place_that_was_given_back_is_written_to_once_the_server_has_answered() {
+        let paths = [path("given-back")];
+        let server = Hostile::start(&paths[0], EXPORT_BYTES);
+        let remote = remote(&paths).with_patience(LONG_PATIENCE_NS);
+        written(&remote);
+        let spot = spot(0).expect("there is one");
+        // As long as it says nothing: neither the trim nor a write to another place waits for it.
+        server.set(Mode::Silent);
+        remote.trim(spot, BYTES.len() as u64);
+        let other = Spot { at: spot.at + CLUSTER_BYTES as u64, ..spot };
+        let sent = remote.write([Some(other), None], &BYTES).map(drop);
+        assert_eq!((sent, count(&remote.counts.timeouts)), (Ok(()), 0));
+        assert!(remote.peers[0].writes.lock().is_open());
+        close(&remote);
+        server.set(Mode::Honest);
+        let remote = super::tests::remote(&paths).with_patience(LONG_PATIENCE_NS);
+        written(&remote);
+        server.set_delay(std::time::Duration::from_millis(300));
+        remote.trim(spot, BYTES.len() as u64);
+        let mut flight = remote.write([Some(spot), None], &BYTES).expect("it takes requests");
+        assert_eq!(server.trimmed(), BYTES.len() as u64, "before the write was sent");
+        assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
+        assert_eq!(server.contents()[CLAIM..][..BYTES.len()], BYTES);
+        assert_eq!(count(&remote.counts.timeouts), 0);
+        close(&remote);
     }
 
     #[test]
