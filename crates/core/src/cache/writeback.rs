@@ -337,7 +337,10 @@ impl<S: Store> State<S> {
         while moved < max && !self.clusters.has_full() && self.clusters.is_writable() {
             let Some(id) = self.oldest() else { break };
             let e = *self.entries.get(id);
-            if (e.is(Mark::Referenced) || self.is_unfilled(&e)) && spared < MAX_SPARED {
+            // One more than these may be an object without bytes, which cannot be moved: those
+            // behind it can, as they were spared.
+            let most = if self.is_unfilled(&e) { 2 * MAX_SPARED } else { MAX_SPARED };
+            if (e.is(Mark::Referenced) || self.is_unfilled(&e)) && spared < most {
                 self.counters.second_chances += u64::from(e.is(Mark::Referenced));
                 self.spare(id);
                 spared += 1;
@@ -450,6 +453,24 @@ mod tests {
         assert!(moved == 5 && oldest.is_none());
         let c = cache.counters();
         assert_eq!((c.second_chances, c.written_back_pages), (u64::from(MAX_SPARED), 5));
+        assert!(are_right());
+        cache.check();
+    }
+
+    #[test]
+    fn an_object_without_bytes_behind_all_that_are_spared_keeps_none_from_going() {
+        let (cache, _) = in_memory(usize::MAX);
+        let spared = u64::from(MAX_SPARED);
+        let entries: Vec<_> = (0..spared).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
+        let are_right = || entries.iter().zip(0..).all(|(e, n)| loaded(&cache, *e) == page(n));
+        assert!(are_right());
+        // A thread is about to fill it.
+        let content = Content::Compressed(0, &[1; 2000]);
+        let (attempt, unfilled) = cache.state.lock().take_unfilled(Owner::Any, content);
+        let (Attempt::Done(_), Some(unfilled)) = (attempt, unfilled) else { panic!("it has room") };
+        assert!(cache.shrink_used(PAGE_SIZE) > 0);
+        assert!(cache.counters().written_back_pages > 0);
+        assert!(unfilled.fill(content.object()).is_none());
         assert!(are_right());
         cache.check();
     }
