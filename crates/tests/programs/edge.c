@@ -330,6 +330,29 @@ static void case_read_only(void) {
     show("kept %d read %zd %s\n", is_cold_pattern(p, 0, 1 << 20), n, strerror(errno));
 }
 
+// Advice that the kernel refuses, since it begins within a page or is longer than all memory, is
+// refused and changes nothing.
+static void case_refused_advice(void) {
+    unsigned char *p = cold(4 << 20);
+    const int advice[] = {
+        MADV_NORMAL,       MADV_WILLNEED,   MADV_DONTNEED, MADV_FREE,     MADV_DONTFORK,
+        MADV_DOFORK,       MADV_HUGEPAGE,   MADV_NOHUGEPAGE, MADV_MERGEABLE, MADV_WIPEONFORK,
+        MADV_KEEPONFORK,   MADV_COLD,       MADV_PAGEOUT,  MADV_POPULATE_READ,
+        MADV_POPULATE_WRITE,
+    };
+    for (size_t i = 0; i < sizeof advice / sizeof *advice; i++) {
+        const int within = madvise(p + PAGE + 5, 10, advice[i]) ? errno : 0;
+        const int whole = madvise(p + PAGE + 8, 3 * PAGE, advice[i]) ? errno : 0;
+        const int endless = madvise(p + PAGE, -10ul, advice[i]) ? errno : 0;
+        push_out();
+        show("advice %d: %d %d %d, kept %d\n", advice[i], within, whole, endless,
+             is_cold_pattern(p, 0, 4 << 20));
+    }
+    pid_t pid = fork();
+    if (pid == 0) _exit(is_cold_pattern(p, 0, 4 << 20) ? 7 : 8);
+    show("child %d\n", WEXITSTATUS(wait_for(pid)));
+}
+
 static void case_map_fixed(void) {
     unsigned char *p = cold(1 << 20);
     mmap(p + (256 << 10), 64 << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
@@ -1487,15 +1510,15 @@ static const struct {
 } cases[] = {
     CASE(huge), CASE(only_read), LATE(blocked), CASE(grow), CASE(resize_in_place),
     CASE(refused_moves), CASE(none_and_back), CASE(read_only), CASE(map_fixed), CASE(private_file),
-    CASE(run_code), CASE(read_own_memory), CASE(deep_stack), CASE(brk), CASE(bad_pointers),
-    CASE(direct_io), CASE(kernel_aio), CASE(vmsplice), CASE(clocks), CASE(own_faults),
-    CASE(deadly_faults), CASE(write_barrier), CASE(masks), CASE(mask_in_thread), CASE(mask_storm),
-    CASE(alternate_stack), CASE(alarms), CASE(coroutines), CASE(cancel), CASE(own_stack),
-    CASE(robust_mutex), CASE(many_threads), CASE(spawn), CASE(cold_arguments), CASE(fork),
-    LATE(vfork_grows), CASE(fork_wiped), CASE(fork_tree), CASE(raw_clone), CASE(fork_with_threads),
-    CASE(daemon), CASE(close_all), CASE(exec_again), CASE(disarming), CASE(unwind), CASE(no_room),
-    CASE(descriptor_limit), CASE(empty_environment), CASE(shared), CASE(end_in_thread),
-    CASE(identity), CASE(mask_in_frame), LATE(many_blocked),
+    CASE(run_code), CASE(read_own_memory), CASE(refused_advice), CASE(deep_stack), CASE(brk),
+    CASE(bad_pointers), CASE(direct_io), CASE(kernel_aio), CASE(vmsplice), CASE(clocks),
+    CASE(own_faults), CASE(deadly_faults), CASE(write_barrier), CASE(masks), CASE(mask_in_thread),
+    CASE(mask_storm), CASE(alternate_stack), CASE(alarms), CASE(coroutines), CASE(cancel),
+    CASE(own_stack), CASE(robust_mutex), CASE(many_threads), CASE(spawn), CASE(cold_arguments),
+    CASE(fork), LATE(vfork_grows), CASE(fork_wiped), CASE(fork_tree), CASE(raw_clone),
+    CASE(fork_with_threads), CASE(daemon), CASE(close_all), CASE(exec_again), CASE(disarming),
+    CASE(unwind), CASE(no_room), CASE(descriptor_limit), CASE(empty_environment), CASE(shared),
+    CASE(end_in_thread), CASE(identity), CASE(mask_in_frame), LATE(many_blocked),
 };
 
 int main(int argc, char **argv) {

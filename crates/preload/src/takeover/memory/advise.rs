@@ -9,7 +9,7 @@
 use core::sync::atomic::Ordering;
 
 use uzswap::pager::Locked;
-use uzswap::region::{ADDRESS_END, Range, RangeFlags, page_ceil, page_floor};
+use uzswap::region::{ADDRESS_END, Range, RangeFlags, page_ceil};
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE};
 use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};
@@ -200,8 +200,12 @@ fn follow(
 
 /// Other advice: given and noted under one hold of the lock. `None`: the kernel's business alone.
 fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
+    // The kernel refuses these. A range that began within a page would never be swept to its end.
+    if !start.is_multiple_of(PAGE_SIZE) || page_ceil(len) < len {
+        return None;
+    }
     let end = start.checked_add(page_ceil(len))?;
-    let mut s = PAGER.lock_range(page_floor(start), end);
+    let mut s = PAGER.lock_range(start, end);
     let active = ACTIVE.load(Ordering::Acquire);
     // With a hole in the range the rest was advised nevertheless.
     let is_given = |r: isize| r == 0 || r == Errno::ENOMEM.as_return();
@@ -231,9 +235,6 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
         GUARD_INSTALL | GUARD_REMOVE => {}
         _ if !active => return None,
         _ => {}
-    }
-    if !start.is_multiple_of(PAGE_SIZE) {
-        return None;
     }
     match advice {
         GUARD_INSTALL => Some(install_guards(&mut s, way, start, len)),
@@ -370,9 +371,12 @@ mod tests {
         expect(NOHUGEPAGE, RangeFlags::NOT_HUGE, true);
         expect(HUGEPAGE, RangeFlags::HUGE, true);
         expect(HUGEPAGE, RangeFlags::NOT_HUGE, false);
-        // A range beyond the address space is the kernel's to refuse.
-        assert_eq!(note(Way::Madvise, at, usize::MAX, DONTFORK), None);
-        assert_eq!(note(Way::Madvise, at + 1, PAGE_SIZE, DONTFORK), Some(-22));
+        // A range beyond the address space, or from within a page, is the kernel's to refuse.
+        for advice in [DONTFORK, WIPEONFORK, HUGEPAGE, NOHUGEPAGE, DONTNEED] {
+            assert_eq!(note(Way::Madvise, at, usize::MAX, advice), None);
+            assert_eq!(note(Way::Madvise, at + 1, PAGE_SIZE, advice), None);
+        }
+        assert!(PAGER.ranges.find(at).is_some_and(|r| r.end == at + PAGE_SIZE));
         expect(KEEPONFORK, RangeFlags::DONTFORK, false);
         PAGER.note_unmapped(&mut PAGER.enter(), at, at + 3 * PAGE_SIZE);
     }
