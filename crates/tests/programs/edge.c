@@ -444,6 +444,10 @@ static void case_read_own_memory(void) {
     push_out();
     n = write(fd, "changed", 7);
     show("mem %zd %.7s\n", n, q + 8000 + 2 * sizeof copy);
+    // More than can be held at a time comes whole, too.
+    unsigned char *much = cold(9 << 20), *much_copy = map(9 << 20);
+    n = pread(fd, much_copy, 9 << 20, (off_t)(uintptr_t)much);
+    show("mem %zd %d\n", n, is_cold_pattern(much_copy, 0, 9 << 20));
     unsigned char *other = cold(1 << 20);
     struct iovec to = {copy, sizeof copy}, from = {other + 700000, sizeof copy};
     n = process_vm_readv(getpid(), &to, 1, &from, 1, 0);

@@ -14,7 +14,7 @@ use super::super::thread::ThreadBlock;
 use super::super::{Args, call};
 use super::held_call;
 use super::hold::{Holder, with_own_words};
-use super::pieces::{is_range, managed, piece_bytes};
+use super::pieces::{in_pieces, is_range, managed};
 use crate::calls::walk::{Kind, Visit};
 
 const SEEK_SET: usize = 0;
@@ -60,19 +60,26 @@ fn is_own_memory(fd: usize) -> bool {
     r > 0 && target[..r as usize].starts_with(b"/proc/") && target[..r as usize].ends_with(b"/mem")
 }
 
-/// A transfer of which the other side is `at`.
+/// A transfer of which the other side is `at`: in pieces, since both sides are held, and as long as
+/// the kernel's own would be.
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args, at: usize) -> isize {
-    let (len, mark) = (a[2].min(piece_bytes()), t.holds().mark());
     let here = 0u8;
-    Holder { t, sp: &raw const here as usize }.hold(at, len, Kind::Out);
-    let r = held_call(t, number, [a[0], a[1], len, a[3], a[4], a[5]]);
-    t.holds().pop_to(mark);
-    r
+    in_pieces(a[2], true, |done, piece| {
+        let mark = t.holds().mark();
+        Holder { t, sp: &raw const here as usize }.hold(at + done, piece, Kind::Out);
+        // read and write have no offset: the position goes on by itself.
+        let offset = a[3].wrapping_add(done);
+        let r = held_call(t, number, [a[0], a[1] + done, piece, offset, a[4], a[5]]);
+        t.holds().pop_to(mark);
+        r
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::PAGER;
+    use super::super::pieces::piece_bytes;
+    use super::super::tests::{block, connect};
     use super::*;
     use std::os::fd::AsRawFd;
     use uzswap::region::RangeFlags;
@@ -107,5 +114,29 @@ mod tests {
         note_seek(&a);
         assert_eq!(other_side(nr::READ, &[a[0], buffer, 100, 0, 0, 0]), None);
         PAGER.note_unmapped(&mut PAGER.enter(), at, at + PAGE_SIZE);
+    }
+    #[test]
+    fn a_transfer_of_more_than_a_piece_is_as_long_as_the_kernels() {
+        connect();
+        let (t, len) = (block(), 3 * piece_bytes() + 5 * PAGE_SIZE);
+        let at = map_anonymous(len, PROT_READ | PROT_WRITE).unwrap();
+        PAGER.note_mapped(&mut PAGER.enter(), at, at + len, 3, RangeFlags::NONE);
+        let path = "/proc/self/mem";
+        let memory = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let fd = memory.as_raw_fd() as usize;
+        let bytes: std::vec::Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+        let mut back = std::vec![0u8; len];
+        let written = call(t, nr::PWRITE64, [fd, bytes.as_ptr() as usize, len, at, 0, 0], at);
+        assert_eq!(written, len as isize);
+        assert_eq!(call!(nr::LSEEK, fd, at, SEEK_SET), at as isize);
+        let read = call(t, nr::READ, [fd, back.as_mut_ptr() as usize, len, 0, 0, 0], at);
+        assert_eq!(read, len as isize);
+        assert!(bytes == back);
+        // Up to where memory ends.
+        assert_eq!(call!(nr::MUNMAP, at + len - PAGE_SIZE, PAGE_SIZE), 0);
+        let read = call(t, nr::PREAD64, [fd, back.as_mut_ptr() as usize, len, at, 0, 0], at);
+        assert_eq!(read, (len - PAGE_SIZE) as isize);
+        PAGER.note_unmapped(&mut PAGER.enter(), at, at + len);
+        t.give_back();
     }
 }

@@ -115,7 +115,11 @@ pub(in crate::takeover) fn piecewise(
 /// A large transfer in pieces that can be held. `transfer` makes one: of so many bytes, after those
 /// that are done. A piece that is not whole is the last one, and so is the first where nothing
 /// `goes_on`.
-fn in_pieces(len: usize, goes_on: bool, transfer: impl Fn(usize, usize) -> isize) -> isize {
+pub(super) fn in_pieces(
+    len: usize,
+    goes_on: bool,
+    transfer: impl Fn(usize, usize) -> isize,
+) -> isize {
     let (len, most) = (len.min(MOST_BYTES), piece_bytes());
     let mut done = 0;
     while done < len {
