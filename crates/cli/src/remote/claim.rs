@@ -47,7 +47,7 @@ const TRIM_BYTES: u64 = 32 << 20;
 
 /// The way in which an export or a device is read and written.
 enum Channel {
-    Nbd(Link),
+    Nbd(Box<Link>),
     Device(Device),
 }
 
@@ -119,7 +119,7 @@ impl Claimed {
         let mut link = Link::new();
         link.open(&server, &mut Patience::new(PATIENCE_NS)).map_err(|e| in_words(shown, e))?;
         check(shown, link.export())?;
-        Ok(Self::over(shown, server, Channel::Nbd(link)))
+        Ok(Self::over(shown, server, Channel::Nbd(Box::new(link))))
     }
 
     /// A block device, which nobody else has.

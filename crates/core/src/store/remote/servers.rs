@@ -203,9 +203,9 @@ impl Remote {
         // A TRIM of the place has the time of a write, beside that of the write.
         let mut whole = Patience::new(self.patience_ns);
         let trims = if persists { &mut whole } else { &mut *patience };
-        let settled = peer.trims.lock().settle(&mut link, spot.at, self.patience_ns, trims);
-        settled.map_err(|why| self.failed(peer, why))?;
         let end = spot.at + bytes.len() as u64;
+        let settled = peer.trims.lock().settle(&mut link, spot.at..end, self.patience_ns, trims);
+        settled.map_err(|why| self.failed(peer, why))?;
         let mut is_again = !link.is_open();
         let mut most = if persists { patience.left_ns() / 2 } else { patience.left_ns() };
         loop {

@@ -5,6 +5,8 @@
 //! the TRIM of it. A TRIM whose connection has ended may be read by the server all the same, as
 //! long as it is believed to be slow; after the time of a write it is forgotten.
 
+use core::ops::Range;
+
 use super::link::{Failure, Link, TRIMS_MOST, Ticket};
 use crate::nbd::CMD_TRIM;
 use crate::sys::Errno;
@@ -19,6 +21,7 @@ const LOOK_NS: u64 = 200_000;
 #[derive(Clone, Copy)]
 struct Trim {
     at: u64,
+    end: u64,
     ticket: Ticket,
     sent_ns: u64,
 }
@@ -55,7 +58,7 @@ impl Trims {
                 && link.can_send()
             {
                 let ticket = link.send(CMD_TRIM, at, len, &[], &mut Patience::new(most_ns))?;
-                *free = Some(Trim { at, ticket, sent_ns: now_ns });
+                *free = Some(Trim { at, end: at + len as u64, ticket, sent_ns: now_ns });
                 return Ok(());
             }
             if patience.is_over() {
@@ -66,16 +69,22 @@ impl Trims {
         }
     }
 
-    /// Waits until no TRIM of that place can be carried out any more. An error: it may still be.
+    /// Waits until no TRIM of a byte of that place can be carried out any more. An error: it may
+    /// still be.
     pub(super) fn settle(
         &mut self,
         link: &mut Link,
-        at: u64,
+        place: Range<u64>,
         most_ns: u64,
         patience: &mut Patience,
     ) -> Result<(), Failure> {
         loop {
-            if self.under_way.iter().flatten().all(|trim| trim.at != at) {
+            if self
+                .under_way
+                .iter()
+                .flatten()
+                .all(|trim| trim.end <= place.start || place.end <= trim.at)
+            {
                 return Ok(());
             }
             self.look(link, most_ns);
@@ -129,6 +138,10 @@ mod tests {
         (hostile, server, link)
     }
 
+    fn place(at: u64) -> Range<u64> {
+        at..at + LEN as u64
+    }
+
     fn under_way(trims: &Trims) -> usize {
         trims.under_way.iter().flatten().count()
     }
@@ -155,13 +168,15 @@ mod tests {
         server.put(0, &[7; 1 << 20]);
         let mut trims = Trims::new();
         // A busy machine may let the test wait longer than a server is waited for.
-        for at in (0..1 << 20).step_by(LEN) {
+        for at in (0..1u64 << 20).step_by(LEN) {
             trims.not_before_ns = 0;
             trims.send(&mut link, at, LEN, LONG_NS).unwrap();
-            trims.settle(&mut link, at & !0xffff, LONG_NS, &mut Patience::new(LONG_NS)).unwrap();
+            trims
+                .settle(&mut link, place(at & !0xffff), LONG_NS, &mut Patience::new(LONG_NS))
+                .unwrap();
         }
-        for at in (0..1 << 20).step_by(LEN) {
-            trims.settle(&mut link, at, LONG_NS, &mut Patience::new(LONG_NS)).unwrap();
+        for at in (0..1u64 << 20).step_by(LEN) {
+            trims.settle(&mut link, place(at), LONG_NS, &mut Patience::new(LONG_NS)).unwrap();
         }
         assert_eq!((under_way(&trims), server.contents()), (0, vec![0; 1 << 20]));
         link.close();
@@ -174,13 +189,19 @@ mod tests {
         let patience = || Patience::new(LONG_NS);
         server.set_delay(std::time::Duration::from_millis(50));
         trims.send(&mut link, 0, LEN, LONG_NS).unwrap();
-        assert_eq!(trims.settle(&mut link, 4096, LONG_NS, &mut Patience::new(0)), Ok(()));
-        assert_eq!(trims.settle(&mut link, 0, LONG_NS, &mut patience()), Ok(()));
+        assert_eq!(
+            trims.settle(&mut link, place(LEN as u64), LONG_NS, &mut Patience::new(0)),
+            Ok(())
+        );
+        assert_eq!(trims.settle(&mut link, place(0), LONG_NS, &mut patience()), Ok(()));
         assert_eq!(server.trimmed(), LEN as u64);
         server.set(Mode::Silent);
         trims.send(&mut link, 0, LEN, LONG_NS).unwrap();
         let timed_out = Err(Failure::Broken(Errno::ETIMEDOUT));
-        assert_eq!(trims.settle(&mut link, 0, LONG_NS, &mut Patience::new(SHORT_NS)), timed_out);
+        assert_eq!(
+            trims.settle(&mut link, place(0), LONG_NS, &mut Patience::new(SHORT_NS)),
+            timed_out
+        );
         // The server may read it though the connection has ended, and a new one is no answer.
         server.hang_up();
         while link.is_open() {
@@ -188,13 +209,16 @@ mod tests {
         }
         server.set(Mode::Honest);
         link.open(&address, &mut patience()).unwrap();
-        assert_eq!(trims.settle(&mut link, 0, LONG_NS, &mut Patience::new(SHORT_NS)), timed_out);
-        assert_eq!(trims.settle(&mut link, 0, SHORT_NS, &mut patience()), Ok(()));
+        assert_eq!(
+            trims.settle(&mut link, place(0), LONG_NS, &mut Patience::new(SHORT_NS)),
+            timed_out
+        );
+        assert_eq!(trims.settle(&mut link, place(0), SHORT_NS, &mut patience()), Ok(()));
         assert!(link.is_open());
         // One that is never answered ends the connection, after the time of a write.
         server.set(Mode::Silent);
         trims.send(&mut link, 0, LEN, LONG_NS).unwrap();
-        assert_eq!(trims.settle(&mut link, 0, SHORT_NS, &mut patience()), Ok(()));
+        assert_eq!(trims.settle(&mut link, place(0), SHORT_NS, &mut patience()), Ok(()));
         assert!(!link.is_open());
         link.close();
     }
