@@ -2,9 +2,9 @@
 //! store that has failed.
 //!
 //! zram leaves all of this to scripts of its users. Here it happens by itself: idle pages are
-//! compressed again more densely when there is time, and written to the store once they were idle
-//! for long enough, if that is wanted. Each round takes a bounded time, so that all of this goes on
-//! while much is compressed.
+//! compressed again more densely while no request comes, and written to the store once they were
+//! idle for long enough, if that is wanted. Each round takes a bounded time, so that all of this
+//! goes on while much is compressed.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

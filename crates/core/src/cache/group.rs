@@ -22,9 +22,8 @@
 //!
 //! The form lives as long as a member does, and the pool counts all of it. When fewer than half of
 //! the members are alive they are due again, to become a group with others. On its way to the store
-//! each member is compressed singly (*dispersed*): a load from the store is of one object. Where
-//! groups are dispersed, or asked for, soon after they were made, the part of the old grows, as the
-//! part of the young does in recompression.
+//! each member is compressed singly (*dispersed*): a load from the store is of one object. A group
+//! that a busy program asks for is taken apart.
 //!
 //! # The race
 //! As in recompression: objects are copied out under the lock and marked, the group is made without

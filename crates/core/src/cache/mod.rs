@@ -15,7 +15,7 @@
 //! An independent engine: keys and pages, no fault handling, no thread. Work that takes time
 //! (writing clusters) is done by the caller, in small portions: a caller that finds the pool full
 //! writes one cluster; a background thread, if there is one, calls [`SwapCache::shrink`], and
-//! [`SwapCache::recompress`] when it has time.
+//! [`SwapCache::recompress`] while there is leisure.
 //!
 //! # Vocabulary
 //! *Swap entry*: (type, offset), the name of a page that is out. *Type*: an area of offsets; type 0

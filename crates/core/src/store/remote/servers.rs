@@ -553,13 +553,12 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_was_given_back_is_written_to_once_the_server_has_answered() {
-        let paths = [path("given-back")];
+    fn nobody_waits_for_a_trim_but_a_write_to_its_place() {
+        let paths = [path("not-answered")];
         let server = Hostile::start(&paths[0], EXPORT_BYTES);
         let remote = remote(&paths).with_patience(LONG_PATIENCE_NS);
         written(&remote);
         let spot = spot(0).expect("there is one");
-        // As long as it says nothing: neither the trim nor a write to another place waits for it.
         server.set(Mode::Silent);
         remote.trim(spot, BYTES.len() as u64);
         let other = Spot { at: spot.at + CLUSTER_BYTES as u64, ..spot };
@@ -567,9 +566,15 @@ mod tests {
         assert_eq!((sent, count(&remote.counts.timeouts)), (Ok(()), 0));
         assert!(remote.peers[0].writes.lock().is_open());
         close(&remote);
-        server.set(Mode::Honest);
-        let remote = super::tests::remote(&paths).with_patience(LONG_PATIENCE_NS);
+    }
+
+    #[test]
+    fn a_place_that_was_given_back_is_written_to_once_the_server_has_answered() {
+        let paths = [path("given-back")];
+        let server = Hostile::start(&paths[0], EXPORT_BYTES);
+        let remote = remote(&paths).with_patience(LONG_PATIENCE_NS);
         written(&remote);
+        let spot = spot(0).expect("there is one");
         server.set_delay(std::time::Duration::from_millis(300));
         remote.trim(spot, BYTES.len() as u64);
         let mut flight = remote.write([Some(spot), None], &BYTES).expect("it takes requests");
