@@ -144,7 +144,6 @@ fn a_page_freed_and_stored_again_during_a_load_from_the_file_is_never_another() 
     schedules(|| {
         let config = CacheConfig { store: Some(MemoryStore::new()), ..CacheConfig::default() };
         let cache = Arc::new(SwapCache::new(config).unwrap());
-        cache.set_leisure(true);
         let fill = |cache: &SwapCache<MemoryStore>, version| {
             cache.init(1).unwrap();
             (0..KEYS).for_each(|k| cache.store(key(k), &content(k, version)).unwrap());

@@ -38,8 +38,8 @@ const HOPELESS: u32 = 16;
 pub struct Choice {
     /// The owner may choose.
     is_free: AtomicBool,
-    /// The bits of the stronger codec plus one; 0: there is none.
-    stronger: AtomicU64,
+    /// The word of the stronger codec, if there is one.
+    stronger: AtomicU32,
     /// The stronger codec is chosen for all pages.
     is_dense: AtomicBool,
     /// Stores to the pool until that was decided; objects that may be compressed again besides;
@@ -59,9 +59,9 @@ pub struct Choice {
 
 impl Choice {
     pub fn new(is_free: bool, stronger: Option<CodecSpec>) -> Choice {
-        let choice = Choice {
+        Choice {
             is_free: AtomicBool::new(is_free),
-            stronger: AtomicU64::new(0),
+            stronger: AtomicU32::new(CodecSpec::option_to_word(stronger)),
             is_dense: AtomicBool::new(false),
             chosen_at: AtomicU64::new(0),
             granted: AtomicU64::new(0),
@@ -71,17 +71,15 @@ impl Choice {
             samples: AtomicU32::new(0),
             fast_bytes: AtomicU32::new(0),
             dense_bytes: AtomicU32::new(0),
-        };
-        choice.set_stronger(stronger);
-        choice
+        }
     }
 
     fn set_stronger(&self, codec: Option<CodecSpec>) {
-        self.stronger.store(codec.map_or(0, |c| u64::from(c.to_bits()) + 1), Ordering::Relaxed);
+        self.stronger.store(CodecSpec::option_to_word(codec), Ordering::Relaxed);
     }
 
     pub fn stronger(&self) -> Option<CodecSpec> {
-        CodecSpec::from_bits(self.stronger.load(Ordering::Relaxed).checked_sub(1)? as u32)
+        CodecSpec::option_from_word(self.stronger.load(Ordering::Relaxed)).flatten()
     }
 
     /// Whether the stronger codec may help where the fast one did not: always, or for a sample.
@@ -200,7 +198,8 @@ impl<S: Store> SwapCache<S> {
         self.choice.choose(dense, pool_stores);
     }
 
-    pub(super) fn is_dense(&self) -> bool {
+    /// Whether the stronger codec is the one for all pages.
+    pub fn is_dense(&self) -> bool {
         self.choice.is_dense.load(Ordering::Relaxed)
     }
 

@@ -119,8 +119,8 @@ pub enum Due<J> {
 impl<S: Store> SwapCache<S> {
     /// Compresses some `pages` idle entries of the pool again, if there is leisure
     /// ([`Self::set_leisure`]), one by one as long as such are due, then in groups, and packs the
-    /// pool after that. Says how many pages were dealt with; fewer
-    /// than asked: no more are due, or another thread is at it.
+    /// pool after that. Says how many pages were dealt with; fewer than asked: no more are due, or
+    /// another thread is at it.
     pub fn recompress(&self, pages: usize) -> usize {
         let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else {
             return 0;

@@ -42,7 +42,6 @@ pub struct State<S: Store> {
     pub young: Ends,
     pub old: Ends,
     pub cold: Ends,
-    /// The ages from which an entry is old, and cold.
     /// The owner's program hardly pages: idle objects are compressed again.
     pub has_leisure: bool,
     pub groups: Groups,

@@ -339,8 +339,9 @@ impl<S: Store> State<S> {
             let e = *self.entries.get(id);
             // One more than these may be an object without bytes, which cannot be moved: those
             // behind it can, as they were spared.
-            let most = if self.is_unfilled(&e) { 2 * MAX_SPARED } else { MAX_SPARED };
-            if (e.is(Mark::Referenced) || self.is_unfilled(&e)) && spared < most {
+            let is_unfilled = self.is_unfilled(&e);
+            let most = if is_unfilled { 2 * MAX_SPARED } else { MAX_SPARED };
+            if (e.is(Mark::Referenced) || is_unfilled) && spared < most {
                 self.counters.second_chances += u64::from(e.is(Mark::Referenced));
                 self.spare(id);
                 spared += 1;

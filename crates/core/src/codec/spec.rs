@@ -209,6 +209,19 @@ impl CodecSpec {
         self.algorithm as u32 | (self.level as u8 as u32) << 8 | (self.dictionary as u32) << 16
     }
 
+    /// A codec, or none, as a word for an atomic: 0 is none.
+    pub fn option_to_word(codec: Option<CodecSpec>) -> u32 {
+        codec.map_or(0, |codec| codec.to_bits() + 1)
+    }
+
+    /// The value of which [`Self::option_to_word`] made a word; `None` if it was of nothing.
+    pub fn option_from_word(word: u32) -> Option<Option<CodecSpec>> {
+        match word.checked_sub(1) {
+            None => Some(None),
+            Some(bits) => CodecSpec::from_bits(bits).map(Some),
+        }
+    }
+
     /// The value back from its word; `None` if no `to_bits` made it.
     pub fn from_bits(bits: u32) -> Option<CodecSpec> {
         let entry = ENTRIES.iter().find(|e| e.algorithm as u32 == bits & 0xff)?;

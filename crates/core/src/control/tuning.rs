@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   uzswap run, its server                       each process's evictor
-//!   set: the values, then changes + 1 ────────>  a few times a second: changed? follow
+//!   set: the values, then changes + 1 ────────>  at each tick: changed? follow
 //! ```
 //!
 //! Processes begin by their sealed settings. The values here are in the shared block, so anybody in
-//! the tree may write them, and they decide nothing but how densely others compress. A value that
-//! means nothing counts as the one that the process had.
+//! the tree may write them, and they decide nothing but how densely others compress. Where one of
+//! them means nothing, processes go on as before.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -35,7 +35,7 @@ pub struct Compression {
 pub struct Tuning {
     /// How often they were set.
     changes: AtomicU32,
-    /// The bits of a codec plus one; 0: none.
+    /// The word of a codec, or of none.
     compressor: AtomicU32,
     recompressor: AtomicU32,
     /// The place of the kind in [`PoolKind::ALL`].
@@ -47,11 +47,10 @@ pub struct Tuning {
 impl Tuning {
     /// Sets the values. Of two writers at a time each value is that of one.
     pub fn set(&self, c: &Compression) {
-        let word = |codec: Option<CodecSpec>| codec.map_or(0, |codec| codec.to_bits() + 1);
         let pool = PoolKind::ALL.iter().position(|kind| *kind == c.pool).unwrap_or(0);
         for (place, value) in [
-            (&self.compressor, word(c.compressor)),
-            (&self.recompressor, word(c.recompressor)),
+            (&self.compressor, CodecSpec::option_to_word(c.compressor)),
+            (&self.recompressor, CodecSpec::option_to_word(c.recompressor)),
             (&self.pool, pool as u32),
             (&self.pool_percent, c.pool_percent),
             (&self.accept_threshold_percent, c.accept_threshold_percent),
@@ -69,13 +68,11 @@ impl Tuning {
     /// The values; none: they were never set, or mean nothing. A change at the same moment may
     /// have come through in part, and counts as one more.
     pub fn get(&self) -> Option<Compression> {
-        let codec = |place: &AtomicU32| match place.load(Ordering::Relaxed) {
-            0 => Some(None),
-            word => CodecSpec::from_bits(word - 1).map(Some),
-        };
+        if self.changes() == 0 {
+            return None;
+        }
+        let codec = |place: &AtomicU32| CodecSpec::option_from_word(place.load(Ordering::Relaxed));
         let percent = |place: &AtomicU32| place.load(Ordering::Relaxed).min(100);
-        let is_set = self.changes() != 0;
-        is_set.then_some(())?;
         Some(Compression {
             compressor: codec(&self.compressor)?,
             recompressor: codec(&self.recompressor)?,

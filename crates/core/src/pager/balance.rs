@@ -83,11 +83,8 @@ pub(super) struct Balance {
     kept_seen: Seen<3>,
     /// Pages stored since a copy served last.
     in_vain: AtomicI64,
-    /// Loads, stores and hits in limbo. `is_dense`: the codec chosen last was the dense one.
+    /// Loads, stores and hits in limbo.
     codec_seen: Seen<3>,
-    is_dense: AtomicBool,
-    /// For entries compressed again one by one, and for groups: the events of the borders, entries
-    /// packed, and loads that had to undo it.
     /// Pages loaded and stored, at the last tick.
     leisure_seen: Seen<2>,
     quiet_ticks: AtomicU32,
@@ -113,12 +110,14 @@ struct BorderFacts {
 }
 
 /// The facts for the choice of a codec: totals of loads, stores, and hits in limbo; pages in limbo
-/// and in the pool; sizes of one sample of pages by the fast codec and by the dense one.
+/// and in the pool; sizes of one sample of pages by the fast codec and by the dense one; whether
+/// the dense one is chosen now.
 struct CodecFacts {
     events: [u64; 3],
     limbo: u64,
     pool: u64,
     sizes: (u32, u32),
+    is_dense: bool,
 }
 
 impl Balance {
@@ -132,7 +131,6 @@ impl Balance {
             kept_seen: Seen::new(),
             in_vain: AtomicI64::new(0),
             codec_seen: Seen::new(),
-            is_dense: AtomicBool::new(false),
             leisure_seen: Seen::new(),
             quiet_ticks: AtomicU32::new(0),
             dropped_seen: Seen::new(),
@@ -147,12 +145,11 @@ impl Balance {
             return None;
         }
         self.codec_seen.settle(facts.events);
-        let was = self.is_dense.load(Ordering::Relaxed);
+        let was = facts.is_dense;
         let (fast, dense) = (u64::from(facts.sizes.0), u64::from(facts.sizes.1));
         // Memory that the dense codec saves over the fast one, by the pool's size now.
         let saved = facts.pool * fast.saturating_sub(dense) / if was { dense } else { fast };
         let is = is_denser_better(was, events, facts.limbo, saved);
-        self.is_dense.store(is, Ordering::Relaxed);
         (is != was).then_some(is)
     }
 
@@ -200,11 +197,6 @@ impl Balance {
         let percent_now = if percent == 0 { first } else { percent.min(WITHOUT_STORE_PERCENT) };
         self.percent.store(percent_now, Ordering::Relaxed);
         self.is_fixed.store(percent != 0 || !has_store, Ordering::Relaxed);
-    }
-
-    /// Another codec is the fast one from now on, so the denser one is not known to be better.
-    pub fn forget_codec(&self) {
-        self.is_dense.store(false, Ordering::Relaxed);
     }
 
     pub fn percent(&self) -> u32 {
@@ -310,6 +302,7 @@ impl Pager {
             limbo: limbo as u64,
             pool: self.pool_pages().max(0) as u64,
             sizes,
+            is_dense: active.cache.is_dense(),
         });
         if let Some(dense) = facts.and_then(|f| self.balance.step_codec(&f)) {
             active.cache.choose_dense(dense);
@@ -388,11 +381,18 @@ mod tests {
     #[test]
     fn the_denser_codec_is_chosen_where_memory_is_worth_more_than_time() {
         let b = Balance::new();
-        let mut facts =
-            CodecFacts { events: [0; 3], limbo: 1000, pool: 10_000, sizes: (1000, 600) };
+        let mut facts = CodecFacts {
+            events: [0; 3],
+            limbo: 1000,
+            pool: 10_000,
+            sizes: (1000, 600),
+            is_dense: false,
+        };
         let step = |loads, stores, hits, facts: &mut CodecFacts| {
             facts.events.iter_mut().zip([loads, stores, hits]).for_each(|(e, n)| *e += n);
-            b.step_codec(facts)
+            let chosen = b.step_codec(facts);
+            facts.is_dense = chosen.unwrap_or(facts.is_dense);
+            chosen
         };
         // Each page of memory would have saved five loads: 4000 pages, 20 000 loads.
         assert_eq!(step(1000, 1000, 500, &mut facts), None, "too few to speak");

@@ -308,6 +308,7 @@ mod tests {
     use crate::region::ADDRESS_END;
     use crate::sys::HUGE_BYTES;
     use crate::sys::mechanism::{Access, Fake, Mechanism};
+    use core::sync::atomic::AtomicU32;
 
     fn write(w: &World, page: usize, pages: usize) {
         w.write(page..page + pages, |_, b| b[9] = 1);
@@ -422,7 +423,7 @@ mod tests {
             slots: SLOTS,
             blocks: 0,
             huge_pages: HugePages::Never,
-            pool_percent: core::sync::atomic::AtomicU32::new(0),
+            pool_percent: AtomicU32::new(0),
             has_store: false,
         }));
         let pager = Pager::new();

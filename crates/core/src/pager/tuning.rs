@@ -19,7 +19,6 @@ impl Pager {
         cache.set_pool(now.pool);
         cache.set_accept_threshold_percent(now.accept_threshold_percent);
         cache.fix_codec(now.compressor);
-        self.balance.forget_codec();
         self.set_pool_percent(active, now.pool_percent);
     }
 

@@ -91,7 +91,6 @@ fn with_a_store_the_oldest_make_room_for_pages_as_they_are() {
         ..CacheConfig::default()
     };
     let cache = SwapCache::new(config).unwrap();
-    cache.set_leisure(true);
     cache.init(AREA).unwrap();
     (0..1000).for_each(|k| cache.store(key(k), &noise(k)).unwrap());
     let c = cache.counters();

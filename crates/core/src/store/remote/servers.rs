@@ -453,6 +453,15 @@ mod tests {
         flight
     }
 
+    /// A server that has the bytes, and their place.
+    fn with_bytes(name: &str) -> (Hostile, Remote, Spot) {
+        let paths = [path(name)];
+        let server = Hostile::start(&paths[0], EXPORT_BYTES);
+        let remote = remote(&paths).with_patience(LONG_PATIENCE_NS);
+        written(&remote);
+        (server, remote, spot(0).expect("there is one"))
+    }
+
     fn close(remote: &Remote) {
         remote.peers().iter().flat_map(Peer::links).for_each(|link| link.lock().close());
     }
@@ -554,11 +563,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_trim_but_a_write_to_its_place() {
-        let paths = [path("not-answered")];
-        let server = Hostile::start(&paths[0], EXPORT_BYTES);
-        let remote = remote(&paths).with_patience(LONG_PATIENCE_NS);
-        written(&remote);
-        let spot = spot(0).expect("there is one");
+        let (server, remote, spot) = with_bytes("not-answered");
         server.set(Mode::Silent);
         remote.trim(spot, BYTES.len() as u64);
         let other = Spot { at: spot.at + CLUSTER_BYTES as u64, ..spot };
@@ -570,11 +575,7 @@ mod tests {
 
     #[test]
     fn a_place_that_was_given_back_is_written_to_once_the_server_has_answered() {
-        let paths = [path("given-back")];
-        let server = Hostile::start(&paths[0], EXPORT_BYTES);
-        let remote = remote(&paths).with_patience(LONG_PATIENCE_NS);
-        written(&remote);
-        let spot = spot(0).expect("there is one");
+        let (server, remote, spot) = with_bytes("given-back");
         server.set_delay(std::time::Duration::from_millis(300));
         remote.trim(spot, BYTES.len() as u64);
         let mut flight = remote.write([Some(spot), None], &BYTES).expect("it takes requests");
