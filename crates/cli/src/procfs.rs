@@ -45,6 +45,13 @@ pub fn kib_of(path: &str, key: &str) -> u64 {
     value_of(&fs::read_to_string(path).unwrap_or_default(), key)
 }
 
+/// The value of a line such as `RssShmem:  12 kB` in a file of a process, in bytes; 0 without such
+/// a line, none if the file cannot be read.
+pub fn bytes_of(pid: u32, file: &str, key: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+    Some(value_of(&text, key) << 10)
+}
+
 /// The number behind `key` at the start of a line; 0 without one.
 pub fn value_of(text: &str, key: &str) -> u64 {
     (text.lines().filter_map(|line| line.strip_prefix(key)))

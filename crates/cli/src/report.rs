@@ -41,20 +41,20 @@ pub fn finish(outcome: &Outcome) {
     };
     let first_bytes = outcome.settings.memory_bytes;
     let is_lowered = |bytes: &u64| *bytes < first_bytes - first_bytes / TOLD_PART;
-    if let Some(bytes) = lowest_bytes.filter(is_lowered) {
-        warnings.push(format!(
-            "the limit was lowered to {} at times: its memory group had no more room",
-            human(bytes)
-        ));
-        tell(&warnings[warnings.len() - 1]);
-    }
+    let lowered = lowest_bytes.filter(is_lowered).map(|bytes| {
+        let bytes = human(bytes);
+        format!("the limit was lowered to {bytes} at times: its memory group had no more room")
+    });
     let shared_bytes = numbers.as_ref().map_or(0, |n| n.peak_shared_bytes);
-    if shared_bytes > first_bytes / TOLD_PART {
-        warnings.push(format!(
+    let shared = (shared_bytes > first_bytes / TOLD_PART).then(|| {
+        format!(
             "up to {} of the memory was shared (memfd, /dev/shm, MAP_SHARED), which is not paged",
             human(shared_bytes)
-        ));
-        tell(&warnings[warnings.len() - 1]);
+        )
+    });
+    for warning in [lowered, shared].into_iter().flatten() {
+        tell(&warning);
+        warnings.push(warning);
     }
     // A limit that was lowered was not set by the user.
     let last_bytes = outcome.tree.map(limit_bytes).filter(|_| lowest_bytes.is_none());

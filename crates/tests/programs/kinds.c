@@ -2,8 +2,9 @@
 //   kinds MIB served         under a userfaultfd of the program's own: missing pages that it copies in from ordinary
 //                            memory, ordinary memory that is registered when much of it is out, pages that are moved
 //   kinds MIB file PATH      a private mapping of the file PATH, which has MIB too, and is written to
-//   kinds MIB shared         two pieces of shared memory of 24 MiB, one of them a memfd that is mapped twice, in this
-//                            process and in a child; they are there before the ordinary memory is
+//   kinds MIB shared         two pieces of shared memory of 24 MiB, one of them a memfd that is
+//                            mapped twice, in this process and in a child; they are there before
+//                            the ordinary memory is
 // It prints "ok" and ends with 0.
 #define _GNU_SOURCE
 #include <errno.h>

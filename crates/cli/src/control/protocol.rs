@@ -3,7 +3,7 @@
 //! ```text
 //!  {"do":"list"}                                      {"ok":{...}}            see state.rs
 //!  {"do":"set","memory":"50%"}                        {"ok":{"limit_bytes":N,"before_bytes":N,...}}
-//!  {"do":"set","compressor":"lz4","pool":"zbud"}      {"ok":{...,"tuned":[["compressor","lz4","auto"],...]}}
+//!  {"do":"set","pool":"zbud",...}                     {"ok":{...,"tuned":[["pool",NOW,BEFORE],...]}}
 //!  {"do":"reclaim","pid":N or null,"amount":"all"}    {"ok":[{"pid":N,"before_bytes":N,"after_bytes":N,...}]}
 //!  {"do":"bring-in","pid":N or null}                  {"ok":[{"pid":N,"before_bytes":N,"missing_bytes":N,...}]}
 //!                                                     {"error":"one line for the user"}

@@ -74,11 +74,10 @@ impl Run {
         let mut remarks = Vec::new();
         let before = self.tree.tuning.get().unwrap_or(compression::default());
         let now = words.change(before)?;
-        let before_pages = self.tree.limit_pages.load(Ordering::Acquire);
         let (before_pages, pages) = match memory {
             Some(memory) => self.set_limit(memory, &mut remarks)?,
             None if words.is_empty() => return Err("nothing is to be set".to_string()),
-            None => (before_pages, before_pages),
+            None => [self.tree.limit_pages.load(Ordering::Acquire); 2].into(),
         };
         if now != before {
             self.tree.tuning.set(&now);
@@ -363,7 +362,24 @@ mod tests {
                 "{error}"
             );
         }
+        assert!(run.set(None, &Words::default()).unwrap_err().contains("nothing"));
         assert_eq!(run.state().limit_bytes, 64 << 20);
+    }
+
+    #[test]
+    fn a_set_that_is_wrong_in_part_changes_nothing() {
+        let run = run();
+        run.tree.limit_pages.store(1 << 18, Ordering::Relaxed);
+        let zbud = || Words { pool: Some("zbud".into()), ..Words::default() };
+        let wrong = Words { pool_percent: Some("91".into()), ..zbud() };
+        assert!(run.set(Some("64M".into()), &wrong).unwrap_err().contains("'91'"));
+        assert!(run.set(Some("15M".into()), &zbud()).unwrap_err().contains("16 MiB"));
+        assert_eq!((run.state().limit_bytes, run.tree.tuning.changes()), (1 << 30, 0));
+        let done = run.set(None, &zbud()).unwrap();
+        assert_eq!((done.before_bytes, done.limit_bytes), (1 << 30, 1 << 30));
+        assert_eq!(done.tuned, [("pool".to_string(), "zbud".to_string(), "zsmalloc".to_string())]);
+        assert_eq!(run.set(None, &zbud()).unwrap().tuned, [], "it is so already");
+        assert_eq!(run.tree.tuning.changes(), 1);
     }
 
     #[test]

@@ -11,12 +11,11 @@
 //! (`RssShmem`) has a page once for each mapping, and costs nothing: while this does not change,
 //! the sum is not asked for. Files of a tmpfs that nobody maps are not seen.
 
-use std::fs;
 use std::sync::Arc;
 use std::thread;
 
 use crate::control::Run;
-use crate::procfs::value_of;
+use crate::procfs;
 use crate::size::PAGE_BYTES;
 
 use super::pace::Pace;
@@ -56,14 +55,12 @@ fn look(run: &Run, count: &mut Count) {
 
 /// The shared memory that a process maps, a page once for each mapping.
 fn mapped_bytes(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    Some(value_of(&text, "RssShmem:") << 10)
+    procfs::bytes_of(pid, "status", "RssShmem:")
 }
 
 /// A process's share of the shared memory that it maps. None: we may not look at its tables.
 fn share_bytes(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    Some(value_of(&text, "Pss_Shmem:") << 10)
+    procfs::bytes_of(pid, "smaps_rollup", "Pss_Shmem:")
 }
 
 /// The last look.

@@ -115,6 +115,7 @@ mod tests {
         assert_eq!(other_side(nr::READ, &[a[0], buffer, 100, 0, 0, 0]), None);
         PAGER.note_unmapped(&mut PAGER.enter(), at, at + PAGE_SIZE);
     }
+
     #[test]
     fn a_transfer_of_more_than_a_piece_is_as_long_as_the_kernels() {
         connect();
