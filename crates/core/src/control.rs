@@ -43,6 +43,7 @@ mod slot;
 pub mod trace;
 pub mod tuning;
 pub mod turns;
+pub mod wish;
 
 pub use counters::{Counter, Fold};
 pub use notice::Notice;

@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -452,6 +453,56 @@ static void case_read_own_memory(void) {
     struct iovec to = {copy, sizeof copy}, from = {other + 700000, sizeof copy};
     n = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
     show("vm %zd %d\n", n, memcmp(copy, other + 700000, sizeof copy));
+}
+
+// One process reads and writes what is out in another: parent and child, each way.
+static void case_other_memory(void) {
+    enum { BYTES = 3 << 20, HOLE = 1 << 20 };
+    for (int way = 0; way < 2; way++) {
+        int ready[2], done[2];
+        if (pipe(ready) || pipe(done)) perror("pipe");
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+        unsigned char *p = cold(BYTES), *copy = map(BYTES), *untouched = map(64 * PAGE);
+        munmap(p + HOLE, PAGE);
+        pid_t child = fork(), other = way ? getppid() : child;
+        // The owner of the memory puts it out, and waits; the other one reads and writes it.
+        if ((child == 0) != way) {
+            prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+            push_out();
+            madvise(p, HOLE, 21 /* MADV_PAGEOUT */);
+            madvise(p + HOLE + PAGE, BYTES - HOLE - PAGE, 21);
+            char c = 0;
+            if (write(ready[1], "", 1) != 1 || read(done[0], &c, 1) != 1) perror("pipe");
+            show("owner %d %.7s %.7s\n", is_cold_pattern(p, 0, 90000), p + 90000, untouched + 5000);
+        } else {
+            char c = 0;
+            if (read(ready[0], &c, 1) != 1) perror("pipe");
+            struct iovec to[] = {{copy, 5}, {copy + 5, BYTES - 5}},
+                         from[] = {{p, 100000}, {p, 0}, {p + 100000, HOLE - 100000},
+                                   {p + HOLE + PAGE, BYTES - HOLE - PAGE}};
+            ssize_t n = process_vm_readv(other, to, 2, from, 4, 0);
+            show("read %zd %d\n", n, is_cold_pattern(copy, 0, HOLE));
+            show("all %d\n",
+                                 copy[HOLE] == cold_pattern(HOLE + PAGE) &&
+                                 copy[BYTES - PAGE - 1] == cold_pattern(BYTES - 1));
+            // As far as a hole, in it, and memory that nobody has touched.
+            struct iovec up_to = {p + HOLE - 20000, 60000}, in = {p + HOLE, 8},
+                         zeros = {untouched, 16 * PAGE};
+            show("to a hole %zd", process_vm_readv(other, to + 1, 1, &up_to, 1, 0));
+            n = process_vm_readv(other, to + 1, 1, &in, 1, 0);
+            show(", in it %zd %d", n, errno);
+            n = process_vm_readv(other, to + 1, 1, &zeros, 1, 0);
+            show(", zeros %zd %d\n", n, is_zero(copy + 5, 0, 16 * PAGE));
+            struct iovec words[] = {{"changed", 7}, {"written", 7}},
+                         places[] = {{p + 90000, 7}, {untouched + 5000, 7}};
+            show("write %zd\n", process_vm_writev(other, words, 2, places, 2, 0));
+            if (write(done[1], "", 1) != 1) perror("pipe");
+        }
+        if (child == 0) _exit(0);
+        show("child %d\n", wait_for(child));
+        munmap(p, BYTES), munmap(copy, BYTES), munmap(untouched, 64 * PAGE);
+        for (int i = 0; i < 2; i++) close(ready[i]), close(done[i]);
+    }
 }
 
 static void case_deep_stack(void) {
@@ -1523,6 +1574,7 @@ static const struct {
     CASE(fork_with_threads), CASE(daemon), CASE(close_all), CASE(exec_again), CASE(disarming),
     CASE(unwind), CASE(no_room), CASE(descriptor_limit), CASE(empty_environment), CASE(shared),
     CASE(end_in_thread), CASE(identity), CASE(mask_in_frame), LATE(many_blocked),
+    CASE(other_memory),
 };
 
 int main(int argc, char **argv) {

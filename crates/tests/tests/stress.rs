@@ -13,7 +13,8 @@ const CHURN_LIMIT_MIB: u64 = 32;
 /// The number of a case that runs by userfaultfd in the short form.
 const BY_USERFAULTFD: usize = 1;
 /// Cases of `edge` that take a quarter of a minute and more by protection faults.
-const SLOW_BY_PROTECTION: [&str; 3] = ["resize_in_place", "fork_tree", "fork_with_threads"];
+const SLOW_BY_PROTECTION: [&str; 4] =
+    ["resize_in_place", "fork_tree", "fork_with_threads", "other_memory"];
 /// `edge` holds 40 MiB.
 const EDGE_LIMIT_MIB: u64 = 20;
 

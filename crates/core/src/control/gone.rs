@@ -35,6 +35,17 @@ impl Tree {
         }
     }
 
+    /// The slot of another process that has this id in this pid namespace, and the slot's owner.
+    /// The process holds the slot's lock, so it is alive and none that had its id before.
+    pub fn find(&self, pid: u32, control_fd: i32) -> Option<(&Slot, u32)> {
+        self.live_slots().find_map(|s| {
+            let id = s.id();
+            let is_named = id & (DEPARTED | UNBORN) == 0 && s.own_pid() == pid;
+            let at = self.lock_offset(s).filter(|_| is_named)?;
+            (fd::lock_holder(control_fd, at) == Ok(Some(pid)) && s.id() == id).then_some((s, id))
+        })
+    }
+
     /// Where in the control block's file the lock of a slot's process lies: behind its end, one
     /// byte each. None: a slot that is not of this tree.
     pub fn lock_offset(&self, s: &Slot) -> Option<usize> {

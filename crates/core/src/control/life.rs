@@ -102,6 +102,7 @@ impl Tree {
         s.looked_at_ns.store(0, Ordering::Release);
         s.gone_at_ns.store(0, Ordering::Release);
         s.orders.clear();
+        s.wish.clear();
         s.turn.clear();
         s.share.unbound();
         self.mechanisms

@@ -13,6 +13,7 @@ use super::orders::Orders;
 use super::settings::Mechanism;
 use super::share::Share;
 use super::turns::Turn;
+use super::wish::Wish;
 use crate::latency::Latency;
 
 /// This bit in a slot's `id` marks a process that exec'd while relatives shared memory with it: the
@@ -74,6 +75,8 @@ pub struct Slot {
     pub(super) gone_at_ns: AtomicU64,
     /// Orders to the process from outside.
     pub orders: Orders,
+    /// Pages that another process wants to read or write.
+    pub wish: Wish,
     /// Whether it is the process's turn to run.
     pub turn: Turn,
     /// How much memory it may have.

@@ -31,7 +31,7 @@ pub(super) use copy::{copy_in, copy_out, is_readable};
 pub(super) use hold::{is_ours, with_own_words, with_stack_held};
 pub(super) use keep::{hold_robust_list, keep, keep_named};
 pub(super) use own_memory::note_seek;
-pub(super) use pieces::piecewise;
+pub(super) use pieces::{MOST_BYTES, VECTORS_MAX, piecewise, vector, vectors_bytes};
 
 use super::thread::ThreadBlock;
 use super::{ACTIVE, Answer, Args, cancel, count};

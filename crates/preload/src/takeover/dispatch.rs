@@ -12,7 +12,7 @@ use uzswap::sys::{Errno, nr};
 use super::routes::{KEPT, LIMITS, is_newer_than_table};
 use super::thread::ThreadBlock;
 use super::{
-    ACTIVE, Answer, Args, buffers, cancel, descriptors, guests, identity, memory, own_exe,
+    ACTIVE, Answer, Args, buffers, cancel, descriptors, guests, identity, memory, others, own_exe,
     own_path, own_stack, own_userfaultfd, pins, process, sandbox, signals,
 };
 use crate::calls::is_kept;
@@ -91,6 +91,9 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
         Disposition::Signal => signals::call(t, number, args),
         Disposition::Process => process::call(t, number, args, f),
         Disposition::Descriptor => descriptors::call(number, args),
+        _ if matches!(number, nr::PROCESS_VM_READV | nr::PROCESS_VM_WRITEV) => {
+            others::call(t, number, args).map(Answer::Result)
+        }
         Disposition::Special => buffers::special(t, number, args),
         Disposition::Piecewise => buffers::piecewise(t, number, args),
         Disposition::Buffers | Disposition::ConsumesBeforeFault => None,

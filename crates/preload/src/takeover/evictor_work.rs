@@ -11,6 +11,7 @@ use uzswap::pager::{BringIn, EVICTOR_PAGES, Reclaim};
 use uzswap::sys::{nr, sync};
 
 use super::evictor::{self, TICK_NS};
+use super::wishes::Wishes;
 use super::{ACTIVE, PAGER, call, inflight, memory, outside, relatives, reserved};
 use crate::patch;
 
@@ -38,7 +39,7 @@ pub(super) extern "C" fn body() -> ! {
         grow_up();
     }
     let mut last = uzswap::sys::now_ns();
-    let mut work = None;
+    let (mut work, mut wishes) = (None, Wishes::default());
     let mut rested = 0;
     while !evictor::STOPPING.load(Ordering::Acquire) {
         if !evictor::is_allowed() {
@@ -50,6 +51,7 @@ pub(super) extern "C" fn body() -> ! {
             continue;
         }
         let word = PAGER.evictor_word.load(Ordering::Acquire);
+        wishes.look();
         let mut is_done = PAGER.evict_to_watermark().freed < EVICTOR_PAGES;
         if let Some(active) = PAGER.active() {
             // Trains dictionaries, where the codec wants them; returns at once when none is due.
@@ -68,11 +70,16 @@ pub(super) extern "C" fn body() -> ! {
                 PAGER.rest();
                 rested = now;
             }
+            if wishes.are_some() {
+                wishes.wait();
+                continue;
+            }
             let may_sleep = PAGER.is_drained() && !relatives::may_share();
             let ticks = if may_sleep { DRAINED_TICKS } else { 1 };
             sync::futex_wait(&PAGER.evictor_word, word, Some(ticks * TICK_NS));
         }
     }
+    wishes.end();
     loop {
         let _ = call!(nr::EXIT, 0);
     }

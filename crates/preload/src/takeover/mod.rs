@@ -13,8 +13,8 @@
 //!
 //! ```text
 //!   the whole          dispatch start
-//!   processes          target ending sandbox identity guests process
-//!   the evictor        evictor_work
+//!   processes          others target ending sandbox identity guests process
+//!   the evictor        wishes evictor_work
 //!   memory             memory own_userfaultfd
 //!   amounts            file_memory reserved relatives inflight
 //!   signals            signals
@@ -52,6 +52,7 @@ mod identity;
 mod inflight;
 mod masks;
 mod memory;
+mod others;
 mod outside;
 mod own_exe;
 pub(crate) mod own_path;
@@ -69,6 +70,7 @@ mod signals;
 mod start;
 mod target;
 mod thread;
+mod wishes;
 
 pub(crate) use memory::leave_later_texts;
 pub(crate) use run::set_preload;

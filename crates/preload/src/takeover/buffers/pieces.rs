@@ -22,10 +22,10 @@ pub(super) fn piece_bytes() -> usize {
 }
 
 /// Buffers that the kernel takes in one array (UIO_MAXIOV).
-pub(super) const VECTORS_MAX: usize = 1024;
+pub(in crate::takeover) const VECTORS_MAX: usize = 1024;
 
 /// The kernel's own limit on one transfer, of all buffers together: MAX_RW_COUNT.
-const MOST_BYTES: usize = 0x7fff_f000;
+pub(in crate::takeover) const MOST_BYTES: usize = 0x7fff_f000;
 
 /// How a transfer on a descriptor may be cut.
 #[derive(Clone, Copy, PartialEq)]
@@ -147,7 +147,11 @@ fn plain_pieces(t: &'static ThreadBlock, number: usize, a: Args, how: Cut) -> is
 }
 
 /// Element `i` of a program's array of buffers: address and length. `None`: it cannot be read.
-pub(super) fn vector(t: &'static ThreadBlock, array: usize, i: usize) -> Option<(usize, usize)> {
+pub(in crate::takeover) fn vector(
+    t: &'static ThreadBlock,
+    array: usize,
+    i: usize,
+) -> Option<(usize, usize)> {
     let mut pair = [0u8; 16];
     let at = array.wrapping_add(i * 16);
     with_held(t, nr::READ, &[0, at, 16, 0, 0, 0], || read_program(at, &mut pair)).then(|| {
@@ -158,7 +162,11 @@ pub(super) fn vector(t: &'static ThreadBlock, array: usize, i: usize) -> Option<
 
 /// The bytes of all buffers in a program's array of `n`. `None`: it cannot be read, or one of them
 /// is where no memory of the program's can be, which the kernel finds before it moves anything.
-pub(super) fn vectors_bytes(t: &'static ThreadBlock, array: usize, n: usize) -> Option<usize> {
+pub(in crate::takeover) fn vectors_bytes(
+    t: &'static ThreadBlock,
+    array: usize,
+    n: usize,
+) -> Option<usize> {
     /// Elements read at a time: each read is a call, and this comes before every transfer.
     const BATCH: usize = 16;
     let mut batch = [0u8; BATCH * 16];
