@@ -19,8 +19,8 @@ use crate::region::table::{LEAF_BYTES, MiddleEntry, SKIP_BYTES};
 use crate::region::{ADDRESS_END, PageEntry, Range, RangeFlags};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Bytes of a portion in which only words are changed: 65 536 of them, less than a millisecond
-/// under the lock.
+/// Bytes of which only words are changed, or looked at, under one hold of the lock: 65 536 words,
+/// less than a millisecond.
 const COLD_BYTES: usize = 128 * LEAF_BYTES;
 /// Pages of a portion that go out: some milliseconds, for most of which the lock is free.
 const OUT_PAGES: usize = 1024;
@@ -66,9 +66,14 @@ impl Pager {
                 at = end;
                 break;
             }
-            let Some(run) = self.next_to_go(active, at, end) else {
-                at = end;
-                break;
+            let stop = end.min((at / COLD_BYTES + 1) * COLD_BYTES);
+            let Some(run) = self.next_to_go(active, at, stop) else {
+                at = stop;
+                if at == end {
+                    break;
+                }
+                s.unlocked(|| {});
+                continue;
             };
             let (swept, next) = self.sweep_part(&mut s, active, run);
             let freed;
@@ -77,6 +82,7 @@ impl Pager {
             out += swept.taken;
             if swept.taken + freed > 0 || next > run.start {
                 (at, barren) = (next, 0);
+                s.unlocked(|| {});
                 continue;
             }
             barren += 1;
@@ -95,12 +101,16 @@ impl Pager {
         at
     }
 
-    /// The first run of pages in `[at, end)` that can go, as a part of its range.
+    /// The first run of pages in `[at, end)` that can go, as a part of its range. It ends with its
+    /// stretch, or unit, of which a batch is taken: what lies behind would be looked at once for
+    /// each batch.
     fn next_to_go(&self, active: &Active, at: usize, end: usize) -> Option<Range> {
         let goes = |e: &PageEntry| e.is_resident() && !e.is_shared();
         let has_some = |m: &MiddleEntry| m.resident() > 0;
+        let border = LEAF_BYTES.max(self.unit_bytes(active));
+        let last = |start: usize| (start / border + 1) * border;
         let part = |r: &Range| r.is_swept().then(|| self.in_whole_units(active, r.clip(at, end)));
-        self.first_of_all(at, end, part, |r| self.first_run(r, usize::MAX, has_some, goes))
+        self.first_of_all(at, end, part, |r| self.first_run(r, last, has_some, goes))
     }
 
     /// The first run of pages in `[at, end)`, at most `most` of them, that are out and that the
@@ -142,21 +152,24 @@ impl Pager {
     /// The first pages of a range in a row, at most `most`, that are out.
     pub(super) fn first_out(&self, range: &Range, most: usize) -> Option<Range> {
         let has_some = |m: &MiddleEntry| m.occupied() > m.resident();
-        self.first_run(range, most, has_some, |e| e.state().is_out())
+        let last = |start: usize| start.saturating_add(most.saturating_mul(PAGE_SIZE));
+        self.first_run(range, last, has_some, |e| e.state().is_out())
     }
 
-    /// The first pages of a range in a row, at most `most`, that are as `wanted`; stretches that
-    /// have none are passed at once.
+    /// The first pages of a range in a row that are as `wanted`, up to the end that `last` has for
+    /// their start; stretches that have none are passed at once.
     fn first_run(
         &self,
         range: &Range,
-        most: usize,
+        last: impl Fn(usize) -> usize,
         has_some: impl Fn(&MiddleEntry) -> bool,
         wanted: impl Fn(&PageEntry) -> bool,
     ) -> Option<Range> {
         let mut run: Option<Range> = None;
         let mut at = range.start;
-        while at < range.end && run.is_none_or(|run| run.len() < most.saturating_mul(PAGE_SIZE)) {
+        while at < range.end && run.is_none_or(|run| run.end < last(run.start)) {
+            #[cfg(test)]
+            tests::STEPS.set(tests::STEPS.get() + 1);
             let passes = match self.table.middle(at) {
                 None => SKIP_BYTES,
                 Some(m) if !has_some(m) => LEAF_BYTES,
@@ -183,7 +196,11 @@ impl Pager {
     /// Takes pages of a run out, however hot they are: a batch of them, or a huge page.
     fn sweep_part(&self, s: &mut Locked<'_>, active: &Active, run: Range) -> (Swept, usize) {
         let most = self.batch_pages();
-        self.table.for_each_occupied(run.start, run.end, |_, _, e| e.make_cold());
+        self.table.for_each_occupied(run.start, run.end, |_, _, e| {
+            #[cfg(test)]
+            tests::STEPS.set(tests::STEPS.get() + 1);
+            e.make_cold();
+        });
         self.sweep_run(s, active, run, most)
     }
 
@@ -258,9 +275,14 @@ impl Pager {
 #[cfg(test)]
 mod tests {
     use super::super::PROT_READ;
-    use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
+    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, Thread, Touch, World};
     use super::*;
     use crate::region::PageState;
+
+    std::thread_local! {
+        /// Words of pages that advice has looked at, in this thread.
+        pub(super) static STEPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+    }
 
     const PAGES: usize = 64;
 
@@ -306,6 +328,23 @@ mod tests {
         page_out(&w, 8, 20);
         assert_eq!(are_away(&w, 0, PAGES), 20, "what is out is passed");
         assert_contents(&mut thread);
+    }
+
+    #[test]
+    fn each_page_of_a_large_range_is_looked_at_a_few_times() {
+        const FEW: usize = 16;
+        let looks = |stretches: usize| {
+            let pages = stretches * STRETCH_PAGES;
+            let w = World::new(Spec { limit_pages: 1 << 16, slots: 1024, ..Spec::roomy(pages) });
+            w.map(0, pages, READ_WRITE);
+            w.write(0..pages, |page, b| b[7] = page as u8 | 1);
+            STEPS.set(0);
+            page_out(&w, 0, pages);
+            assert_eq!(are_away(&w, 0, pages), pages);
+            STEPS.get() / pages
+        };
+        let looks = [1, 4, 16].map(looks);
+        assert!(looks.iter().all(|looks| *looks <= FEW), "{looks:?} looks at a page");
     }
 
     #[test]
