@@ -445,6 +445,22 @@ static void case_read_own_memory(void) {
     push_out();
     n = write(fd, "changed", 7);
     show("mem %zd %.7s\n", n, q + 8000 + 2 * sizeof copy);
+    // So do several parts at once, there and at a place that the call names.
+    struct iovec parts[] = {{copy, 3000}, {copy, 0}, {copy + 3000, sizeof copy - 3000}};
+    for (int way = 0; way < 4; way++) {
+        off_t place = (off_t)(uintptr_t)(q + 400000 + way * 100000);
+        memset(copy, 0, sizeof copy);
+        lseek(fd, place, SEEK_SET);
+        madvise(q, 1 << 20, 21 /* MADV_PAGEOUT */), push_out();
+        n = way == 0   ? readv(fd, parts, 3)
+            : way == 1 ? preadv(fd, parts, 3, place)
+                       : preadv2(fd, parts, 3, way == 2 ? place : -1, 0);
+        show("mem %zd %d\n", n, memcmp(copy, (void *)(uintptr_t)place, sizeof copy));
+    }
+    struct iovec words[] = {{"chan", 4}, {"ged", 3}};
+    madvise(q, 1 << 20, 21), push_out();
+    n = pwritev(fd, words, 2, (off_t)(uintptr_t)(q + 300000 + PAGE));
+    show("mem %zd %.7s\n", n, q + 300000 + PAGE);
     // More than can be held at a time comes whole, too.
     unsigned char *much = cold(9 << 20), *much_copy = map(9 << 20);
     n = pread(fd, much_copy, 9 << 20, (off_t)(uintptr_t)much);

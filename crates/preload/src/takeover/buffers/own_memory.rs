@@ -1,4 +1,5 @@
 //! Transfers of `/proc/self/mem`: the other side is this process's memory, too, and must be there.
+//! Those of vectors come here buffer by buffer (`pieces.rs`).
 //!
 //! pread and pwrite say where it is. read and write begin at the descriptor's position, for which
 //! the kernel would have to be asked before each of them. So the hook looks at lseek, and asks only

@@ -197,28 +197,39 @@ fn has_offset(number: usize, offset: usize) -> bool {
     }
 }
 
-/// A large vector transfer, buffer by buffer. `None`: small, or one that must not be cut.
+/// The call that makes the transfer of one buffer of a vector transfer.
+fn single(number: usize, offset: usize) -> usize {
+    let writes = matches!(number, nr::WRITEV | nr::PWRITEV | nr::PWRITEV2);
+    match (has_offset(number, offset), writes) {
+        (false, false) => nr::READ,
+        (false, true) => nr::WRITE,
+        (true, false) => nr::PREAD64,
+        (true, true) => nr::PWRITE64,
+    }
+}
+
+/// A large vector transfer, or one of `/proc/self/mem`, buffer by buffer, as the kernel makes that.
+/// `None`: small, or one that must not be cut.
 fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isize> {
     let n = a[2];
     if n == 0 || n > VECTORS_MAX {
         return None;
     }
     let total = vectors_bytes(t, a[1], n)?;
-    if total <= 2 * piece_bytes() || total > isize::MAX as usize {
+    let flags = if matches!(number, nr::PREADV2 | nr::PWRITEV2) { a[5] } else { 0 };
+    if total > isize::MAX as usize || flags != 0 {
+        return None;
+    }
+    let single = single(number, a[3]);
+    let own = own_memory::other_side(single, &[a[0], 0, total, a[3], 0, 0]);
+    if total <= 2 * piece_bytes() && own.is_none() {
         return None;
     }
     let how = cut(a[0]);
-    let flags = if matches!(number, nr::PREADV2 | nr::PWRITEV2) { a[5] } else { 0 };
-    if how == Cut::Never || flags != 0 {
+    if how == Cut::Never {
         return None;
     }
-    let writes = matches!(number, nr::WRITEV | nr::PWRITEV | nr::PWRITEV2);
-    let single = match (has_offset(number, a[3]), writes) {
-        (false, false) => nr::READ,
-        (false, true) => nr::WRITE,
-        (true, false) => nr::PREAD64,
-        (true, true) => nr::PWRITE64,
-    };
+    let writes = matches!(single, nr::WRITE | nr::PWRITE64);
     let mut done = 0;
     for i in 0..n {
         let Some((base, len)) = vector(t, a[1], i) else { break };
@@ -229,7 +240,11 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
         if len == 0 {
             continue;
         }
-        let r = plain_pieces(t, single, [a[0], base, len, a[3].wrapping_add(done), 0, 0], how);
+        let one = [a[0], base, len, a[3].wrapping_add(done), 0, 0];
+        let r = match own {
+            Some(at) => own_memory::call(t, single, one, at + done),
+            None => plain_pieces(t, single, one, how),
+        };
         if r < 0 {
             return Some(if done > 0 { done as isize } else { r });
         }
