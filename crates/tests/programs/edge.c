@@ -1354,6 +1354,37 @@ static void case_raw_clone(void) {
     show("clone copy %d right %d\n", WEXITSTATUS(wait_for(pid)), big_is_right());
 }
 
+// A child with a copy of our memory and a thread pointer of its own, to a copy of our thread area
+// in memory that is out.
+static void case_clone_with_pointer(void) {
+    enum { BELOW = 512, ABOVE = 2304 };
+    char *pointer, *area = (char *)cold(16 * PAGE) + 8 * PAGE, *stack = (char *)cold(1 << 20);
+    __asm__("mov %%fs:0, %0" : "=r"(pointer));
+    memcpy(area - BELOW, pointer - BELOW, BELOW + ABOVE);
+    // Two of its words are its own address.
+    memcpy(area, &area, sizeof area), memcpy(area + 16, &area, sizeof area);
+    int child(void *argument) {
+        char *mine;
+        __asm__("mov %%fs:0, %0" : "=r"(mine));
+        push_out();
+        int fails = close(-1) == -1 && errno == EBADF;
+        pid_t pid = fork();
+        if (pid == 0) push_out(), _exit(big_is_right() ? 7 : 8);
+        int right = WEXITSTATUS(wait_for(pid)) == 7 && big_is_right();
+        return mine == argument && fails && right ? 7 : 8;
+    }
+    push_out();
+    pid_t pid = syscall(SYS_clone, CLONE_SETTLS | SIGCHLD, NULL, NULL, NULL, area);
+    if (pid == 0) _exit(child(area));
+    show("on our stack %d\n", WEXITSTATUS(wait_for(pid)));
+    push_out();
+    pid = clone(child, stack + (1 << 20) - 64, CLONE_SETTLS | SIGCHLD, area, NULL, area);
+    show("on another %d, right %d\n", WEXITSTATUS(wait_for(pid)), big_is_right());
+    // The kernel refuses a pointer that is in no program's memory.
+    pid = syscall(SYS_clone, CLONE_SETTLS | SIGCHLD, NULL, NULL, NULL, -4096ul);
+    show("refused %d %s\n", pid, strerror(errno));
+}
+
 static void case_fork_with_threads(void) {
     static volatile int stop;
     void *churn(void *argument) {
@@ -1590,7 +1621,7 @@ static const struct {
     CASE(fork_with_threads), CASE(daemon), CASE(close_all), CASE(exec_again), CASE(disarming),
     CASE(unwind), CASE(no_room), CASE(descriptor_limit), CASE(empty_environment), CASE(shared),
     CASE(end_in_thread), CASE(identity), CASE(mask_in_frame), LATE(many_blocked),
-    CASE(other_memory),
+    CASE(other_memory), CASE(clone_with_pointer),
 };
 
 int main(int argc, char **argv) {

@@ -175,6 +175,9 @@ pub fn tid() -> u32 {
     TID.load(Ordering::Relaxed)
 }
 
+/// Where a thread's area has its own address, from the thread pointer on.
+pub const OWN_ADDRESS: usize = 0x10;
+
 /// Whether the calling thread is the evictor: its thread-local area, which holds its own address,
 /// tells.
 pub fn is_caller() -> bool {
@@ -183,7 +186,11 @@ pub fn is_caller() -> bool {
     }
     let tls: usize;
     // SAFETY: every thread has that word, here as in libc's.
-    unsafe { core::arch::asm!("mov {}, fs:[0x10]", out(reg) tls, options(nostack, readonly)) };
+    unsafe {
+        core::arch::asm!(
+            "mov {}, fs:[{}]", out(reg) tls, const OWN_ADDRESS, options(nostack, readonly)
+        )
+    };
     let base = BASE.load(Ordering::Relaxed);
     base != 0 && tls == base + STACK_BYTES + TLS_BYTES / 2 && TID.load(Ordering::Relaxed) != 0
 }

@@ -25,7 +25,7 @@ use super::outside::finish_counters;
 use super::own_stack::{self, runtime};
 use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, PID, buffers, ending, evictor, identity, inflight,
+    ACTIVE, Answer, Args, PAGER, PID, buffers, call, ending, evictor, identity, inflight,
     is_shared_child, masks, memory, outside, raw, relatives, reserved, run, sandbox, signals,
 };
 use crate::patch::{self, HookFrame, ThreadStart};
@@ -39,6 +39,8 @@ const CLONE_SETTLS: usize = 0x8_0000;
 const CLONE_PARENT_SETTID: usize = 0x10_0000;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 const CLONE_CHILD_SETTID: usize = 0x100_0000;
+/// Of arch_prctl: sets the thread pointer.
+const ARCH_SET_FS: usize = 0x1002;
 
 pub(super) fn call(
     t: &'static ThreadBlock,
@@ -76,13 +78,10 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
         // when it makes its own.
         let mut b = a;
         b[0] &= !CLONE_FILES;
-        if stack == 0 {
-            return Answer::Result(fork(t, nr::CLONE, b));
-        }
         // A process on a stack of its own: forked on ours, then moved there.
         b[1] = 0;
-        let r = fork(t, nr::CLONE, b);
-        if r == 0 {
+        let r = fork_with_pointer(t, b);
+        if r == 0 && stack != 0 {
             // SAFETY: we are the child, alone; the frame's registers and the given stack are what
             // it expects.
             unsafe { resume_on(f, stack) }
@@ -106,9 +105,7 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     // The kernel uses rseq and the robust list in the thread's control block behind its back, and
     // we our own word below it. A program may have put all of it into managed memory.
     if flags & CLONE_SETTLS != 0 {
-        let pointer = a[4];
-        let own_word = patch::thread_slot_of(pointer).unwrap_or(pointer);
-        buffers::keep(t, own_word, pointer.wrapping_sub(own_word) + PAGE_SIZE);
+        keep_area(t, a[4], patch::thread_slot_of(a[4]).unwrap_or(a[4]));
     }
     let mask = masks::block_all();
     let Some(block) = ThreadBlock::allocate() else {
@@ -127,6 +124,11 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
         thread::came();
     }
     Answer::CloneThread(core::ptr::from_ref(block).cast_mut().cast())
+}
+
+/// Keeps a thread's area resident, from our word to the end of the control block.
+fn keep_area(t: &'static ThreadBlock, pointer: usize, own_word: usize) {
+    buffers::keep(t, own_word, pointer.wrapping_sub(own_word) + PAGE_SIZE);
 }
 
 /// Words that the kernel writes for a child in our memory: one of the parent's gets its number or
@@ -220,6 +222,37 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
             r
         })
     })
+}
+
+/// A clone without CLONE_VM, whose child may have another thread pointer. The child is born with
+/// ours, by which it finds its word, and takes the word along.
+fn fork_with_pointer(t: &'static ThreadBlock, a: Args) -> isize {
+    let [flags, .., pointer, _] = a;
+    // A word in gs is the child's whatever its thread pointer is.
+    let Some(word) = patch::thread_slot_of(pointer).filter(|_| flags & CLONE_SETTLS != 0) else {
+        return fork(t, nr::CLONE, a);
+    };
+    // A thread is lost without its word, or where its own address cannot be read, by which a fault
+    // knows the evictor: the answer of a kernel that does not take the pointer.
+    let is_there = |at| buffers::copy_in(t, at, &mut [0; 8]);
+    if !is_there(word) || !is_there(pointer.wrapping_add(evictor::OWN_ADDRESS)) {
+        return Errno::EPERM.as_return();
+    }
+    // No handler of the program's runs in the child with the wrong pointer.
+    let mask = masks::block_all();
+    let mut b = a;
+    b[0] &= !CLONE_SETTLS;
+    let r = fork(t, nr::CLONE, b);
+    if r == 0 {
+        // A fault reads both: they must not be missing.
+        keep_area(t, pointer, word);
+        let is_there = buffers::copy_out(t, word, &core::ptr::from_ref(t).addr().to_le_bytes());
+        if !is_there || call!(nr::ARCH_PRCTL, ARCH_SET_FS, pointer) != 0 {
+            super::fatal("a child of clone cannot have the thread pointer that it was given");
+        }
+    }
+    masks::restore(mask);
+    r
 }
 
 /// Continues the program in the child of a fork on another stack: registers from the frame, rax 0.
