@@ -819,6 +819,95 @@ static void case_masks(void) {
     }
 }
 
+static sigset_t sent_set;
+static volatile int sent_number, sent_rounds, sent_asked;
+static pthread_t sent_to;
+
+static void *send_when_asked(void *unused) {
+    for (int done = 0; done < sent_rounds;) {
+        if (sent_asked == done) continue;
+        pthread_kill(sent_to, sent_number), done++;
+    }
+    return unused;
+}
+
+static void *take_one(void *unused) {
+    siginfo_t info;
+    int got = sigwaitinfo(&sent_set, &info);
+    return got == sent_number && info.si_code == SI_USER ? unused : NULL;
+}
+
+// Signals of faults that were sent, and that the program takes by calls because it blocks them.
+static void case_sent_faults(void) {
+    const int numbers[] = {SIGBUS, SIGSEGV};
+    for (int k = 0; k < 2; k++) {
+        const int number = sent_number = numbers[k];
+        struct timespec now = {0, 0}, long_time = {100, 0};
+        siginfo_t *info = (void *)cold(PAGE);
+        sigset_t none, pending;
+        sigemptyset(&none), sigemptyset(&sent_set), sigaddset(&sent_set, number);
+        sigprocmask(SIG_SETMASK, &sent_set, NULL);
+        show("none: %d", sigtimedwait(&sent_set, info, &now));
+        show(" %s\n", strerror(errno));
+        for (int way = 0; way < 3; way++) {
+            if (way == 0) raise(number), raise(number);
+            if (way == 1) kill(getpid(), number);
+            if (way == 2) sigqueue(getpid(), number, (union sigval){.sival_int = 42});
+            push_out();
+            if (fork() == 0) sigpending(&pending), _exit(sigismember(&pending, number));
+            int status, got;
+            wait(&status), sigpending(&pending);
+            got = sigtimedwait(&sent_set, info, &now);
+            show("way %d: child %d pending %d got %d code %d own %d value %d, once %d\n", way,
+                 WEXITSTATUS(status), sigismember(&pending, number), got, info->si_code,
+                 info->si_pid == getpid(), way == 2 ? info->si_value.sival_int : 0,
+                 sigtimedwait(&sent_set, NULL, &now));
+        }
+        // From outside, while this thread waits; and to another thread that does.
+        pid_t pid = fork();
+        if (pid == 0) usleep(50000), kill(getppid(), number), _exit(0);
+        int got = sigwaitinfo(&sent_set, info);
+        show("waited: %d code %d from the child %d\n", got, info->si_code, info->si_pid == pid);
+        wait_for(pid);
+        pthread_t thread;
+        void *result;
+        pthread_create(&thread, NULL, take_one, info);
+        usleep(50000);
+        kill(getpid(), number);
+        pthread_join(thread, &result);
+        show("another thread: %d\n", result == info);
+        // By calls with a mask of their own.
+        struct sigaction action = {.sa_handler = on_hit};
+        sigaction(number, &action, NULL);
+        hits = 0;
+        for (int way = 0; way < 3; way++) {
+            int r = 0;
+            raise(number);
+            push_out();
+            show("before %d, ", hits);
+            if (way == 0) r = sigsuspend(&none);
+            if (way == 1) r = ppoll(NULL, 0, &long_time, &none);
+            if (way == 2) r = pselect(0, NULL, NULL, NULL, &long_time, &none);
+            sigprocmask(SIG_BLOCK, NULL, &pending);
+            show("call %d, hits %d, blocked %d\n", r, hits, sigismember(&pending, number));
+        }
+        // Whenever the signal comes, it is seen.
+        int rounds = sent_rounds = 3000, seen = 0;
+        sent_asked = 0, sent_to = pthread_self();
+        pthread_create(&thread, NULL, send_when_asked, NULL);
+        for (int i = 0; i < rounds; i++) {
+            sent_asked++;
+            for (int spin = 0; spin < i % 50; spin++) __asm__ volatile("pause");
+            if (i % 2) seen += sigtimedwait(&sent_set, NULL, &long_time) == number;
+            else seen += sigsuspend(&none) == -1 && hits == 3 + i / 2 + 1;
+        }
+        pthread_join(thread, NULL);
+        show("seen %d of %d, hits %d\n", seen, rounds, hits);
+        signal(number, SIG_DFL);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+    }
+}
+
 static void block_afterwards(int number, siginfo_t *info, void *context) {
     (void)number, (void)info;
     sigset_t *mask = &((ucontext_t *)context)->uc_sigmask;
@@ -1621,7 +1710,7 @@ static const struct {
     CASE(fork_with_threads), CASE(daemon), CASE(close_all), CASE(exec_again), CASE(disarming),
     CASE(unwind), CASE(no_room), CASE(descriptor_limit), CASE(empty_environment), CASE(shared),
     CASE(end_in_thread), CASE(identity), CASE(mask_in_frame), LATE(many_blocked),
-    CASE(other_memory), CASE(clone_with_pointer),
+    CASE(other_memory), CASE(clone_with_pointer), CASE(sent_faults),
 };
 
 int main(int argc, char **argv) {

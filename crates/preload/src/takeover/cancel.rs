@@ -32,7 +32,7 @@ const CANCELED_BITMASK: u32 = 8;
 const CANCEL: u32 = 1;
 
 unsafe extern "C" {
-    fn uzswap_cancellable_call(number: usize, args: *const usize, word: usize) -> isize;
+    fn uzswap_cancellable_call(n: usize, args: *const usize, word: usize, sent: usize) -> isize;
     static uzswap_cancellable_begin: u8;
     static uzswap_cancellable_end: u8;
     static uzswap_cancellable_interrupted: u8;
@@ -51,8 +51,12 @@ core::arch::global_asm!(
     ".type uzswap_cancellable_call,@function",
     "uzswap_cancellable_call:",
     "    .cfi_startproc",
+    "    push rbx",
+    "    .cfi_adjust_cfa_offset 8",
+    "    .cfi_rel_offset rbx, 0",
     "    mov rax, rdi",
     "    mov r11, rdx",
+    "    mov rbx, rcx",
     "    mov rcx, rsi",
     "    mov rdi, [rcx]",
     "    mov rsi, [rcx + 8]",
@@ -66,12 +70,19 @@ core::arch::global_asm!(
     "    jnz uzswap_cancellable_interrupted",
     "    cmp ecx, {cancel}",
     "    je uzswap_cancellable_interrupted",
+    "    cmp dword ptr [rbx], 0",
+    "    jne uzswap_cancellable_interrupted",
     "    syscall",
     "uzswap_cancellable_end:",
+    "    pop rbx",
+    "    .cfi_remember_state",
+    "    .cfi_adjust_cfa_offset -8",
+    "    .cfi_restore rbx",
     "    ret",
+    "    .cfi_restore_state",
     "uzswap_cancellable_interrupted:",
     "    mov rax, {interrupted}",
-    "    ret",
+    "    jmp uzswap_cancellable_end",
     "    .cfi_endproc",
     ".size uzswap_cancellable_call, . - uzswap_cancellable_call",
     ".popsection",
@@ -83,23 +94,35 @@ core::arch::global_asm!(
 /// Makes the call of a hook for the program; where libc makes it one at which the thread can be
 /// cancelled, so does this.
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
+    let never = (&raw const NEVER).addr();
+    let awaits = t.awaits_sent.load(Ordering::Relaxed) != 0;
+    let sent = if awaits { t.sent_came.as_ptr().addr() } else { never };
     match t.cancel_word.load(Ordering::Relaxed) {
-        0 if t.wait_mask.load(Ordering::Relaxed) == 0 => raw(number, a),
+        0 if t.wait_mask.load(Ordering::Relaxed) == 0 && !awaits => raw(number, a),
         // Where the call is made, `has_ended_a_call` finds it.
-        // SAFETY: as below; the word is ours.
-        0 => unsafe { uzswap_cancellable_call(number, a.as_ptr(), (&raw const NEVER).addr()) },
+        // SAFETY: as below; the words are ours.
+        0 => unsafe { uzswap_cancellable_call(number, a.as_ptr(), never, sent) },
         // SAFETY: the program's own call (charter).
-        word => unsafe { uzswap_cancellable_call(number, a.as_ptr(), word) },
+        word => unsafe { uzswap_cancellable_call(number, a.as_ptr(), word, sent) },
     }
 }
 
-/// The word of a call that is not cancelled.
+/// The word of a call that is not cancelled, and of one that no signal ends.
 static NEVER: u32 = 0;
 
 /// Whether a signal that has found the thread at `ip` with `result` in rax has ended a call that
 /// [`call`] has made.
 pub(super) fn has_ended_a_call(ip: usize, result: u64) -> bool {
     ip == &raw const uzswap_cancellable_end as usize && result as isize == Errno::EINTR.as_return()
+}
+
+/// Where a thread goes on that the fault signal has interrupted at `ip`, if its call waits for that
+/// and has not begun.
+pub(super) fn ended_by_sent(t: &ThreadBlock, ip: usize) -> Option<usize> {
+    let begin = &raw const uzswap_cancellable_begin as usize;
+    let end = &raw const uzswap_cancellable_end as usize;
+    let is_about_to = t.awaits_sent.load(Ordering::Relaxed) != 0 && (begin..end).contains(&ip);
+    is_about_to.then_some(&raw const uzswap_cancellable_interrupted as usize)
 }
 
 /// The signals by which glibc and musl cancel threads.

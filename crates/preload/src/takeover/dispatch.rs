@@ -37,6 +37,12 @@ pub(super) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     // Only this thread has the word, and a handler puts back what it finds.
     let (word, interrupted) = (patch::cancel_word(f), t.cancel_word.load(Ordering::Relaxed));
     t.cancel_word.store(word, Ordering::Relaxed);
+    // As that word: a wait that this call interrupts goes on, and one that was left by a jump is
+    // not this call's.
+    let awaits = t.awaits_sent.load(Ordering::Relaxed);
+    if awaits != 0 {
+        t.awaits_sent.store(0, Ordering::Relaxed);
+    }
     let mut answer = dispatch(t, number, args, f);
     // In its place the call would wait though the thread was cancelled during the hook. close is
     // not made here: musl takes EINTR for its success.
@@ -46,6 +52,9 @@ pub(super) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     }
     // The word is that of a call which the program's handler has interrupted, or nobody's.
     t.cancel_word.store(interrupted, Ordering::Relaxed);
+    if awaits != 0 {
+        t.awaits_sent.store(awaits, Ordering::Relaxed);
+    }
     match answer {
         Answer::Result(r) => {
             f.rax = r as u64;

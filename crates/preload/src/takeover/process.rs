@@ -189,6 +189,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 PID.store(pid, Ordering::Release);
                 let tid = uzswap::sys::gettid();
                 thread::after_fork_child(t, tid);
+                signals::sent::after_fork_child(t);
                 evictor::after_fork_child();
                 relatives::note_fork();
                 identity::after_fork_child();

@@ -31,6 +31,7 @@ mod calls;
 pub mod dump;
 mod frame;
 pub mod inherit;
+pub mod sent;
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -284,6 +285,9 @@ pub fn give_back(t: &'static ThreadBlock) {
     let _ = call!(nr::SIGALTSTACK, &raw const stack, 0);
     let is_blocked = t.fault_signal_blocked.load(Ordering::Relaxed) != 0;
     restore(mask | if is_blocked { fault_bit() } else { 0 });
+    if is_blocked {
+        sent::send_on(t);
+    }
 }
 
 fn read_u64(addr: usize) -> u64 {
@@ -334,13 +338,11 @@ extern "C" fn entry(sig: i32, info: usize, context: usize) {
     if sig == FAULT_SIGNAL.load(Ordering::Relaxed)
         && si_code <= 0
         && let Some(t) = thread::existing()
-        && t.fault_signal_blocked.load(Ordering::Relaxed) != 0
+        && sent::arrived(t, info, context)
     {
-        // The signal was sent, not raised by an access, to a thread that believes it blocked.
-        t.fault_signal_pending.store(1, Ordering::Relaxed);
         return;
     }
-    deliver(sig, si_code, info, context);
+    deliver(sig, read_u64(info + 8) as i32, info, context);
 }
 
 /// The program's own signal.
@@ -388,7 +390,9 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
     let interrupted = waits_with(t, ip, result).unwrap_or(saved);
     let own = if action.flags & SA_NODEFER != 0 { 0 } else { 1u64 << (sig - 1) };
     let mask = (interrupted | action.mask | own) & !fault_bit();
-    if let Some(ip) = cancel::interrupted(t, sig, ip) {
+    let is_sent = sig == FAULT_SIGNAL.load(Ordering::Relaxed) && si_code <= 0;
+    let goes_on = if is_sent { sent::ends_call(t, ip) } else { cancel::interrupted(t, sig, ip) };
+    if let Some(ip) = goes_on {
         write_u64(context + UC_RIP, ip as u64);
     }
     let Some(frame) = move_frame(t, &action, info, context) else {

@@ -18,8 +18,10 @@ use uzswap::pager::hold::ThreadHolds;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{PAGE_SIZE, nr};
 
+mod sent;
 mod stacks;
 
+pub use sent::{INFO_WORDS, Info, Sent};
 pub use stacks::{SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, StackT};
 
 use super::{PAGER, call};
@@ -41,8 +43,12 @@ pub struct ThreadBlock {
     pub program_stack: UnsafeCell<StackT>,
     /// The program believes that the fault signal is blocked.
     pub fault_signal_blocked: AtomicU32,
-    /// The fault signal was sent while the program believed it blocked.
-    pub fault_signal_pending: AtomicU32,
+    /// The fault signal that was sent while the program believed it blocked.
+    pub sent: Sent,
+    /// 1: the thread waits for such a signal, or is about to.
+    pub awaits_sent: AtomicU32,
+    /// 1: one has come since the thread looked last.
+    pub sent_came: AtomicU32,
     /// For `signals/inherit.rs`.
     pub fault_signal_of_child: AtomicU32,
     /// The mask with which the thread's innermost call waits for signals (sigsuspend, ppoll), and
@@ -149,7 +155,9 @@ impl ThreadBlock {
                 stream: UnsafeCell::new(FaultStream::new()),
                 program_stack: UnsafeCell::new(StackT { sp: 0, flags: SS_DISABLE, size: 0 }),
                 fault_signal_blocked: AtomicU32::new(0),
-                fault_signal_pending: AtomicU32::new(0),
+                sent: Sent::new(),
+                awaits_sent: AtomicU32::new(0),
+                sent_came: AtomicU32::new(0),
                 fault_signal_of_child: AtomicU32::new(0),
                 wait_mask: AtomicU64::new(0),
                 saved_mask: AtomicU64::new(0),
@@ -178,6 +186,11 @@ impl ThreadBlock {
         }
     }
 
+    /// The id of the block's thread, if it has one.
+    pub fn thread(&self) -> Option<u32> {
+        Some(self.tid.load(Ordering::Acquire)).filter(|tid| (1..COMING).contains(tid))
+    }
+
     /// Whether the block's guest is in the pager, or was when it was killed: what it has left there
     /// must not be forgotten.
     pub fn is_busy_guest(&self) -> bool {
@@ -202,7 +215,9 @@ impl ThreadBlock {
         self.is_busy.store(0, Ordering::Relaxed);
         self.holds.store(core::ptr::null_mut(), Ordering::Release);
         self.fault_signal_blocked.store(0, Ordering::Relaxed);
-        self.fault_signal_pending.store(0, Ordering::Relaxed);
+        self.sent.forget();
+        self.awaits_sent.store(0, Ordering::Relaxed);
+        self.sent_came.store(0, Ordering::Relaxed);
         self.fault_signal_of_child.store(0, Ordering::Relaxed);
         self.wait_mask.store(0, Ordering::Relaxed);
         // SAFETY: the block's thread is gone and the new one does not exist yet.

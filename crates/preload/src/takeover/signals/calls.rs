@@ -18,6 +18,7 @@ pub(in crate::takeover) fn call(t: &'static ThreadBlock, number: usize, a: Args)
         nr::RT_SIGACTION => Some(Answer::Result(sigaction(t, a))),
         nr::RT_SIGPENDING => Some(Answer::Result(sigpending(t, a))),
         nr::RT_SIGPROCMASK => Some(Answer::Result(sigprocmask(t, a))),
+        nr::RT_SIGTIMEDWAIT => sent::timed_wait(t, argument(t, a[0])?, a).map(Answer::Result),
         nr::RT_SIGSUSPEND => with_mask(t, number, a, 0, 1),
         nr::PPOLL => with_mask(t, number, a, 3, 4),
         nr::EPOLL_PWAIT | nr::EPOLL_PWAIT2 => with_mask(t, number, a, 4, 5),
@@ -70,7 +71,7 @@ fn with_pair(t: &'static ThreadBlock, number: usize, mut a: Args) -> Option<Answ
 /// that mask, as by the kernel, and lets through what the call does.
 fn wait(t: &'static ThreadBlock, mask: u64, number: usize, a: Args) -> isize {
     let outer = t.wait_mask.swap(mask & !fault_bit() | WAITS, Ordering::Relaxed);
-    let r = buffers::held_call(t, number, a);
+    let r = sent::with_mask(t, mask, || buffers::held_call(t, number, a));
     t.wait_mask.store(outer, Ordering::Relaxed);
     r
 }
@@ -91,19 +92,12 @@ fn sigpending(t: &'static ThreadBlock, a: Args) -> isize {
     if r != 0 || a[1] > 8 {
         return super::super::raw(nr::RT_SIGPENDING, a);
     }
-    let ours = if t.fault_signal_pending.load(Ordering::Relaxed) != 0 { fault_bit() } else { 0 };
+    let ours = if sent::is_pending(t) { fault_bit() } else { 0 };
     set |= ours;
     if buffers::copy_out(t, a[0], &set.to_le_bytes()[..a[1]]) {
         0
     } else {
         Errno::EFAULT.as_return()
-    }
-}
-
-/// The program unblocks the fault signal: one that came meanwhile is delivered now.
-fn deliver_pending(t: &'static ThreadBlock) {
-    if t.fault_signal_pending.swap(0, Ordering::Relaxed) != 0 {
-        let _ = call!(nr::TKILL, uzswap::sys::gettid(), FAULT_SIGNAL.load(Ordering::Relaxed));
     }
 }
 
@@ -198,10 +192,11 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
         (SIG_UNBLOCK, Some(asked)) => old & !asked,
         (_, Some(asked)) => asked,
     };
-    t.fault_signal_blocked.store((new & bit != 0) as u32, Ordering::Relaxed);
+    t.fault_signal_blocked.store((new & bit != 0) as u32, Ordering::SeqCst);
     restore(new & !bit);
     if new & bit == 0 {
-        deliver_pending(t);
+        // One that came meanwhile is delivered now.
+        sent::send_on(t);
     }
     if old_at != 0 && !buffers::copy_out(t, old_at, &old.to_le_bytes()) {
         return Errno::EFAULT.as_return();
@@ -370,12 +365,12 @@ mod tests {
         assert_eq!(call(SIG_BLOCK, None), before | fault_bit() | USR1);
         assert_eq!(kernels(), before | USR1);
         // Sent meanwhile.
-        t.fault_signal_pending.store(1, Ordering::Relaxed);
+        t.sent.put(&[7; 16]);
         let mut pending = 0u64;
         let a = [at(&mut pending), 8, 0, 0, 0, 0];
         assert_eq!(sigpending(t, a), 0);
         assert_ne!(core::hint::black_box(pending) & fault_bit(), 0);
-        t.fault_signal_pending.store(0, Ordering::Relaxed);
+        t.sent.forget();
         // The kernel says what is wrong with a call, and changes nothing.
         let mut set = 0u64;
         let wrong = [3, at(&mut set), 0, 8, 0, 0];

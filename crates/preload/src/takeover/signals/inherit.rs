@@ -67,8 +67,9 @@ pub fn with_inherited(t: &'static ThreadBlock, exec: impl FnOnce() -> isize) -> 
         if is_blocked {
             let _ = call!(nr::RT_SIGPROCMASK, SIG_BLOCK, &raw const bit, 0, 8);
             // One that waits here for the program goes on waiting.
-            if t.fault_signal_pending.swap(0, Ordering::Relaxed) != 0 {
-                let _ = call!(nr::TKILL, uzswap::sys::gettid(), sig);
+            // What waits is the parent's where the caller is a child that shares its memory.
+            if !is_shared_child() {
+                sent::send_on(t);
             }
         }
         let r = exec();
