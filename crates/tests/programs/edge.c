@@ -1598,6 +1598,38 @@ static void case_exec_again(void) {
     execl("/proc/self/exe", "edge", "exec_again", NULL);
 }
 
+static volatile int execs_soon;
+
+static void *touch_meanwhile(void *unused) {
+    while (!execs_soon) push_out();
+    for (;;) push_out();
+    return unused;
+}
+
+// What a program of several threads ignores is ignored after its exec; the threads run meanwhile,
+// and go on where the exec fails.
+static void case_exec_with_threads(void) {
+    char *level = getenv("EDGE_LEVEL");
+    struct sigaction bus, segv;
+    sigaction(SIGBUS, NULL, &bus), sigaction(SIGSEGV, NULL, &segv);
+    show("level %s ignored %d %d\n", level ? level : "0", bus.sa_handler == SIG_IGN,
+         segv.sa_handler == SIG_IGN);
+    if (bus.sa_handler == SIG_IGN) raise(SIGBUS);
+    if (segv.sa_handler == SIG_IGN) raise(SIGSEGV);
+    char *next = !level ? "1" : *level == '1' ? "2" : NULL;
+    signal(SIGBUS, level ? SIG_DFL : SIG_IGN), signal(SIGSEGV, SIG_IGN);
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, touch_meanwhile, NULL);
+    }
+    push_out();
+    execs_soon = 1;
+    for (int i = 0; i < 20; i++) execl("/dev/null", "null", NULL);
+    show("failed, right %d\n", big_is_right());
+    setenv("EDGE_LEVEL", next ? next : "", 1);
+    if (next) execl("/proc/self/exe", "edge", "exec_with_threads", NULL);
+}
+
 static void case_empty_environment(void) {
     char *none[] = {NULL}, *words[] = {"edge", "grow", NULL};
     pid_t pid = fork();
@@ -1710,7 +1742,7 @@ static const struct {
     CASE(fork_with_threads), CASE(daemon), CASE(close_all), CASE(exec_again), CASE(disarming),
     CASE(unwind), CASE(no_room), CASE(descriptor_limit), CASE(empty_environment), CASE(shared),
     CASE(end_in_thread), CASE(identity), CASE(mask_in_frame), LATE(many_blocked),
-    CASE(other_memory), CASE(clone_with_pointer), CASE(sent_faults),
+    CASE(other_memory), CASE(clone_with_pointer), CASE(sent_faults), CASE(exec_with_threads),
 };
 
 int main(int argc, char **argv) {

@@ -101,7 +101,8 @@ impl ControlBlock {
                 uzswap::sys::fd::inode_and_bytes(fd.as_raw_fd()).map_or(0, |(inode, _)| inode);
             Handle { fd: fd.as_raw_fd(), inode }
         };
-        let all = Handles { counters: handle(&self.counters), settings: handle(&self.settings) };
+        let (counters, settings) = (handle(&self.counters), handle(&self.settings));
+        let all = Handles { counters, settings, ignored: None };
         String::from_utf8_lossy(all.write_to(&mut [0; TEXT_BYTES])).into_owned()
     }
 }

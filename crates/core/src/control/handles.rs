@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   UZSWAP_CONTROL_FD=700:4012:701:4013     descriptor and inode of the counters, descriptor and inode of the settings
+//!   UZSWAP_CONTROL_FD=700:4012:701:4013:7   the same, and a signal that the program before ignored
 //! ```
 //!
 //! # Why these can be trusted
@@ -28,8 +29,8 @@ use crate::sys::text::put_before;
 pub const COUNTERS_SEALS: u32 = SEAL_SHRINK | SEAL_GROW | SEAL_SEAL;
 pub const SETTINGS_SEALS: u32 = COUNTERS_SEALS | SEAL_WRITE;
 
-/// Bytes of the longest value: four numbers of 20 digits at most, three colons.
-pub const TEXT_BYTES: usize = 83;
+/// Bytes of the longest value: four numbers of 20 digits at most, one of 10, four colons.
+pub const TEXT_BYTES: usize = 94;
 
 /// A descriptor, and the inode that its file must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +59,8 @@ impl Handle {
 pub struct Handles {
     pub counters: Handle,
     pub settings: Handle,
+    /// The fault signal, if the program before this one ignored it and the kernel does not say so.
+    pub ignored: Option<u32>,
 }
 
 impl Handles {
@@ -68,14 +71,22 @@ impl Handles {
             let fd = i32::try_from(numbers.next()??).ok()?;
             Some(Handle { fd, inode: numbers.next()?? })
         };
-        let all = Handles { counters: handle()?, settings: handle()? };
-        numbers.next().is_none().then_some(all)
+        let (counters, settings) = (handle()?, handle()?);
+        let ignored = match numbers.next() {
+            Some(signal) => Some(u32::try_from(signal?).ok()?),
+            None => None,
+        };
+        numbers.next().is_none().then_some(Handles { counters, settings, ignored })
     }
 
     /// The variable's value. Allocates nothing: exec writes it.
     pub fn write_to<'a>(&self, text: &'a mut [u8; TEXT_BYTES]) -> &'a [u8] {
         let (c, s) = (self.counters, self.settings);
         let mut at = text.len();
+        if let Some(signal) = self.ignored {
+            at = put_before(text, at, signal.into()) - 1;
+            text[at] = b':';
+        }
         for (i, n) in [s.inode, s.fd as u64, c.inode, c.fd as u64].into_iter().enumerate() {
             if i > 0 {
                 at -= 1;
@@ -99,10 +110,13 @@ mod tests {
 
     #[test]
     fn handles_come_out_of_the_variable_as_they_went_in() {
-        for (a, b) in [(0, 0), (700, 4012), (i32::MAX, u64::MAX)] {
+        for (a, b, ignored) in
+            [(0, 0, None), (700, 4012, Some(7)), (i32::MAX, u64::MAX, Some(u32::MAX))]
+        {
             let all = Handles {
                 counters: Handle { fd: a, inode: b },
                 settings: Handle { fd: 3, inode: 10 },
+                ignored,
             };
             let mut text = [0; TEXT_BYTES];
             assert_eq!(Handles::parse(all.write_to(&mut text)), Some(all));
@@ -112,7 +126,9 @@ mod tests {
             "5",
             "1:2:3",
             "1:2:3:",
-            "1:2:3:4:5",
+            "1:2:3:4:",
+            "1:2:3:4:5:6",
+            "1:2:3:4:4294967296",
             "-1:2:3:4",
             "4294967296:2:3:4",
             "1:2:3:x",

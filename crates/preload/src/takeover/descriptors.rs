@@ -43,6 +43,7 @@ pub fn handles() -> Handles {
     Handles {
         counters: handle(&CONTROL_FD, &INODES[0]),
         settings: handle(&SETTINGS_FD, &INODES[1]),
+        ignored: None,
     }
 }
 
@@ -280,13 +281,17 @@ pub(super) mod tests {
     fn a_range_is_closed_around_our_descriptors_which_the_program_does_not_see() {
         let fds = row();
         let handle = |fd| Handle { fd, inode: 0 };
+        let set = |counters, settings| {
+            let [counters, settings] = [counters, settings].map(handle);
+            set_handles(&Handles { counters, settings, ignored: None });
+        };
         // Beside each other, and at the end of the range.
-        set_handles(&Handles { counters: handle(fds[2]), settings: handle(fds[1]) });
+        set(fds[2], fds[1]);
         refresh();
         let of = |i: usize| fds[i] as usize;
         assert!(matches!(close_range([of(0), of(2), 0, 0, 0, 0]), Some(Answer::Result(0))));
         assert_eq!(fds.map(is_open), [false, true, true, true, true, true, true]);
-        set_handles(&Handles { counters: handle(fds[4]), settings: handle(fds[1]) });
+        set(fds[4], fds[1]);
         assert!(matches!(close_range([of(2), of(5), 0, 0, 0, 0]), Some(Answer::Result(0))));
         assert_eq!(fds.map(is_open), [false, true, false, false, true, false, true]);
         // A range that is empty, or below our descriptors, has none of them.
@@ -304,7 +309,7 @@ pub(super) mod tests {
         assert!(is_hidden(nr::STATX, &[of(4), 0, 0x1000, 0, 0, 0]));
         assert!(!is_hidden(nr::NEWFSTATAT, &[of(4), 0, 0x1000, 0, 0, 0]));
         assert!(!is_hidden(nr::STATX, &[of(4), 0, 0, 0x1000, 0, 0]));
-        set_handles(&Handles { counters: handle(-1), settings: handle(-1) });
+        set(-1, -1);
         refresh();
         assert!(!is_hidden(nr::FSTAT, &[of(4), 0, 0, 0, 0, 0]));
         for i in [1, 4, 6] {

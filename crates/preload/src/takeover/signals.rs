@@ -250,14 +250,21 @@ fn is_handler(h: usize) -> bool {
     h != SIG_DFL && h != SIG_IGN
 }
 
-/// Takes the fault signal over at the start, and wraps the handlers that exist already.
-pub fn start(fault_signal: i32) {
+/// Takes the fault signal over at the start, and wraps the handlers that exist already. `ignored`:
+/// what the program before has told of its fault signal ([`inherit::to_tell`]).
+pub fn start(fault_signal: i32, ignored: Option<u32>) {
     FAULT_SIGNAL.store(fault_signal, Ordering::Release);
     MAY_BE_BLOCKED.store(!fault_bit(), Ordering::Release);
     for sig in 1..SIGNALS as i32 {
         let mut a = KernelAction::default();
         if kernel_action(sig, None, Some(&mut a)) != 0 {
             continue;
+        }
+        let is_told = ignored == Some(sig as u32) && matches!(sig, SIGBUS | SIGSEGV);
+        if is_told && a.handler == SIG_DFL {
+            a.handler = SIG_IGN;
+            // This program's fault signal may be the other one.
+            let _ = kernel_action(sig, Some(&a), None);
         }
         RECORDED[sig as usize].set(a);
         if sig == fault_signal {

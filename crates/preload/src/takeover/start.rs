@@ -116,7 +116,7 @@ pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
         look_for_abandoned: owners::look_for_abandoned,
     };
     set_owners(&OWNERS);
-    signals::start(uzswap::sys::mechanism::Mechanism::signal(kind));
+    signals::start(uzswap::sys::mechanism::Mechanism::signal(kind), handles.ignored);
     main.adopt(uzswap::sys::gettid());
     masks::unblock(main);
     thread::came();

@@ -9,7 +9,7 @@
 
 use core::sync::atomic::Ordering;
 
-use uzswap::control::handles::TEXT_BYTES;
+use uzswap::control::handles::{Handles, TEXT_BYTES};
 use uzswap::control::{CONTROL_FD_ENV, PROGRAM_ENV};
 use uzswap::region::page_floor;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
@@ -17,7 +17,7 @@ use uzswap::sys::{PAGE_SIZE, nr};
 
 use super::super::target::Way;
 use super::super::thread::ThreadBlock;
-use super::super::{buffers, call, descriptors, run};
+use super::super::{buffers, call, descriptors, run, signals};
 
 /// The result of [`carry`]: addresses of an array of pointers and of a C string.
 pub(super) struct Carried {
@@ -56,7 +56,7 @@ pub(super) fn carry(
     }
     strings.put(&[b"\0"]);
     let named = strings.put(&[PROGRAM_ENV.as_bytes(), b"=", path, b"\0"]);
-    let handles = descriptors::handles();
+    let handles = Handles { ignored: signals::inherit::to_tell(t), ..descriptors::handles() };
     let mut text = [0; TEXT_BYTES];
     let text = handles.write_to(&mut text);
     let control = strings.put(&[CONTROL_FD_ENV.as_bytes(), b"=", text, b"\0"]);

@@ -4,7 +4,8 @@
 //!
 //! A fault would end the process meanwhile. So the stack is held, and a handler of the program's
 //! that comes in between is run as ever: it blocks no fault signal, and takes back that it is
-//! ignored. A process that has other threads does not ignore the signal: one of them may fault.
+//! ignored. A process that has other threads does not ignore the signal, since one of them may
+//! fault: the next program is told, by the variable that brings us along.
 //!
 //! # Safety charter
 //! As for [`super`].
@@ -35,18 +36,29 @@ pub fn expect_child(t: &ThreadBlock) {
     t.fault_signal_of_child.store(UNCHANGED, Ordering::Relaxed);
 }
 
+/// Whether the program ignores the fault signal.
+fn ignores(t: &ThreadBlock) -> bool {
+    match (is_shared_child(), t.fault_signal_of_child.load(Ordering::Relaxed)) {
+        (true, NOT_IGNORED) => false,
+        (true, IGNORED) => true,
+        _ => RECORDED[FAULT_SIGNAL.load(Ordering::Relaxed) as usize].get().handler == SIG_IGN,
+    }
+}
+
 /// Whether the program ignores the fault signal, and nobody else would fault under the kernel's
 /// action.
 fn may_ignore(t: &ThreadBlock) -> bool {
-    let is_guest = t.is_guest.load(Ordering::Relaxed) != 0;
-    let recorded = || RECORDED[FAULT_SIGNAL.load(Ordering::Relaxed) as usize].get().handler;
-    match (is_shared_child(), t.fault_signal_of_child.load(Ordering::Relaxed)) {
-        (true, _) if is_guest => false,
-        (true, NOT_IGNORED) => false,
-        (true, IGNORED) => true,
-        (true, _) => recorded() == SIG_IGN,
-        (false, _) => thread::is_only_one() && recorded() == SIG_IGN,
-    }
+    let is_alone = match is_shared_child() {
+        true => t.is_guest.load(Ordering::Relaxed) == 0,
+        false => thread::is_only_one(),
+    };
+    is_alone && ignores(t)
+}
+
+/// The fault signal, if a program that is executed now must be told that it is ignored.
+pub fn to_tell(t: &ThreadBlock) -> Option<u32> {
+    let is_to_tell = ignores(t) && !may_ignore(t);
+    is_to_tell.then(|| FAULT_SIGNAL.load(Ordering::Relaxed) as u32)
 }
 
 /// Makes the call of an exec with the fault signal as the program has set it.
@@ -66,8 +78,8 @@ pub fn with_inherited(t: &'static ThreadBlock, exec: impl FnOnce() -> isize) -> 
         }
         if is_blocked {
             let _ = call!(nr::RT_SIGPROCMASK, SIG_BLOCK, &raw const bit, 0, 8);
-            // One that waits here for the program goes on waiting.
-            // What waits is the parent's where the caller is a child that shares its memory.
+            // One that waits here for the program goes on waiting. For a child that shares its
+            // parent's memory none does: it is the parent's.
             if !is_shared_child() {
                 sent::send_on(t);
             }
@@ -122,8 +134,12 @@ mod tests {
         assert_eq!(exec(1, NOT_IGNORED), (true, false));
         assert_eq!(exec(0, IGNORED), (false, true));
         assert_eq!(exec(1, IGNORED), (true, true));
+        assert_eq!(to_tell(t), None);
         t.is_guest.store(1, Ordering::Relaxed);
         assert_eq!(exec(0, IGNORED), (false, false), "others may share the table of actions");
+        assert_eq!(to_tell(t), Some(FAULT_SIGNAL.load(Ordering::Relaxed) as u32));
+        t.fault_signal_of_child.store(NOT_IGNORED, Ordering::Relaxed);
+        assert_eq!(to_tell(t), None);
         t.is_guest.store(0, Ordering::Relaxed);
         note_of_child(t, &KernelAction { handler: SIG_IGN, ..KernelAction::default() });
         assert!(may_ignore(t));
