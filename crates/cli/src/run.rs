@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use uzswap::control::{CONTROL_FD_ENV, Mechanism, PROGRAM_ENV};
 
@@ -39,7 +39,6 @@ use crate::report;
 use crate::settings::{Backing, RunSettings};
 use crate::size::PAGE_BYTES;
 use crate::supervise;
-use crate::trace::Header;
 use crate::trace::recorder::{self, Recorder};
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -90,7 +89,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         started: Instant::now(),
         started_at: SystemTime::now(),
     };
-    settings.empty_files();
+    settings.begin_files(watched.started_at)?;
     if settings.in_place {
         return become_program(
             Company { settings, block, arguments: &arguments, watched },
@@ -215,7 +214,7 @@ impl<'a> Company<'a> {
         });
         let mut server = run.clone().and_then(|run| serve(run, &self.settings));
         let listener = self.settings.metrics.take();
-        let recorder = record(&mut self.settings, self.block, self.watched.started_at);
+        let recorder = record(&mut self.settings, self.block);
         let (end, series) =
             observe::during(self.watched, listener, self.settings.report.is_some(), wait);
         if !lingers {
@@ -334,18 +333,12 @@ fn possible(program: &Program, probe: &Probe, settings: &RunSettings) -> Result<
 }
 
 /// Begins to record for `--trace`.
-fn record(
-    settings: &mut RunSettings,
-    block: Option<&ControlBlock>,
-    started_at: SystemTime,
-) -> Option<Recorder> {
+fn record(settings: &mut RunSettings, block: Option<&ControlBlock>) -> Option<Recorder> {
     let file = settings.trace.take()?;
-    let began = started_at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let header = Header { limit_pages: settings.memory_bytes / PAGE_BYTES, began };
     match block.and_then(|block| Some((block, block.ring()?))) {
-        Some((block, ring)) => Recorder::start(file, ring, block.tree(), header),
+        Some((block, ring)) => Recorder::start(file, ring, block.tree()),
         None => {
-            recorder::record_nothing(file, header);
+            recorder::record_nothing(file);
             None
         }
     }

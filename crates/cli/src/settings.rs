@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use uzswap::control::tuning::Compression;
 use uzswap::control::{HugePages, Mechanism, Settings};
@@ -26,6 +26,8 @@ use crate::observe::address::Listener;
 use crate::options::{self, Given, OptionSpec, RawOptions};
 use crate::place;
 use crate::program::reason;
+use crate::size::PAGE_BYTES;
+use crate::trace::Header;
 use crate::trace::recorder::TraceFile;
 use crate::whole_file;
 use store::store;
@@ -117,11 +119,23 @@ impl RunSettings {
         })
     }
 
-    /// Empties the files that were opened, once nothing keeps the program from starting.
-    pub fn empty_files(&self) {
-        let files = [self.stats.as_ref().map(|s| &s.file), self.trace.as_ref().map(|t| &t.file)];
+    /// Empties the files that were opened, once nothing else keeps the program from starting, and
+    /// begins the trace: a program whose trace has no place does not start.
+    pub fn begin_files(&mut self, started_at: SystemTime) -> Result<(), Failure> {
+        if let Some(trace) = &mut self.trace {
+            let began = started_at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+            let header = Header { limit_pages: self.memory_bytes / PAGE_BYTES, began };
+            trace.begin(header).map_err(|e| {
+                Failure::environment(format!(
+                    "--trace: {}: {}: make room there, or name a file on another disk",
+                    trace.path.display(),
+                    reason(&e)
+                ))
+            })?;
+        }
         // Of a pipe or a device there is nothing to empty.
-        files.into_iter().flatten().for_each(|file| _ = file.set_len(0));
+        self.stats.iter().for_each(|stats| _ = stats.file.set_len(0));
+        Ok(())
     }
 
     /// The settings for the runtime, as plain bytes.
@@ -275,9 +289,11 @@ mod tests {
         };
         let why = resolve("/no/where/trace").unwrap_err().message;
         assert!(why.contains("/no/where/trace: its directory does not exist"), "{why}");
-        let settings = resolve("/dev/null").unwrap();
+        let why = resolve("/dev/full").unwrap().begin_files(UNIX_EPOCH).unwrap_err().message;
+        assert!(why.starts_with("--trace: /dev/full: ") && why.contains("another disk"), "{why}");
+        let mut settings = resolve("/dev/null").unwrap();
         assert_eq!(std::fs::read(&stats).unwrap(), b"results");
-        settings.empty_files();
+        settings.begin_files(UNIX_EPOCH).unwrap();
         assert_eq!(std::fs::read(&stats).unwrap(), b"");
         std::fs::remove_file(&stats).unwrap();
     }

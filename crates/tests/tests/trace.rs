@@ -157,6 +157,12 @@ fn refused(workshop: &Workshop) -> Result<Verdict, String> {
             return Ok(Verdict::Failed(format!("{path}: {output:?}")));
         }
     }
+    let output = run("/dev/full")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let is_right = output.status.code() == Some(2) && output.stdout.is_empty();
+    if !is_right || !said.contains("--trace: /dev/full: ") || !said.contains("make room") {
+        return Ok(Verdict::Failed(format!("/dev/full: {output:?}")));
+    }
     let output = Command::new(workshop.uzswap()).args(["simulate", "/etc/passwd"]).output();
     let output = output.map_err(|e| e.to_string())?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

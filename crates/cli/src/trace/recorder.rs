@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use uzswap::control::trace::{Kind, Next, Record, Ring, SLOTS};
 use uzswap::control::{Counter, Tree};
 
-use super::{BLOCK_RECORDS, Header, append, block, end_block};
+use super::{BLOCK_RECORDS, HEADER_BYTES, Header, append, block, end_block};
 use crate::console;
 use crate::program::reason;
 use crate::size::grouped;
@@ -22,16 +22,26 @@ use crate::size::grouped;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 const MEASURE_EVERY: Duration = Duration::from_millis(50);
 /// How long the reader waits for a record whose place was taken and that was not written: its
-/// writer was killed, or has no processor.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// writer was killed, or has no processor. Half of the time for which others wait for room, so that
+/// nothing but that record is lost.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the reader waits, for all such records together, when the program has ended.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The file of `--trace`, opened before the program starts.
+/// The file of `--trace`, opened and begun before the program starts.
 #[derive(Debug)]
 pub struct TraceFile {
     pub path: PathBuf,
     pub file: File,
+}
+
+impl TraceFile {
+    /// Writes the header, in place of all that the file has.
+    pub fn begin(&mut self, header: Header) -> io::Result<()> {
+        // Of a pipe or a device there is nothing to empty.
+        let _ = self.file.set_len(0);
+        append(&mut self.file, &header.to_bytes())
+    }
 }
 
 /// The recording, under way.
@@ -43,15 +53,10 @@ pub struct Recorder {
 impl Recorder {
     /// Begins to record. If the thread cannot be had, a message says so, and nothing is recorded:
     /// the program runs already.
-    pub fn start(
-        file: TraceFile,
-        ring: &'static Ring,
-        tree: &'static Tree,
-        header: Header,
-    ) -> Option<Recorder> {
+    pub fn start(file: TraceFile, ring: &'static Ring, tree: &'static Tree) -> Option<Recorder> {
         let (end, stop) = mpsc::channel::<()>();
         let work = move || {
-            let mut output = Output::new(file, header);
+            let mut output = Output::new(file);
             let mut watch = Watch::new(tree, ring);
             let mut unfinished_since = None;
             while stop.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -120,8 +125,8 @@ pub fn drain_rest(ring: &Ring, mut put: impl FnMut([u64; 2])) {
 }
 
 /// The trace of a program in which nothing can be recorded.
-pub fn record_nothing(file: TraceFile, header: Header) {
-    Output::new(file, header).finish(0);
+pub fn record_nothing(file: TraceFile) {
+    Output::new(file).finish(0);
 }
 
 /// Says now and then how much the recording hides: the pages that are there, while memory is short.
@@ -165,7 +170,7 @@ impl Watch {
     }
 }
 
-/// The file, as far as it can be written.
+/// The file behind its header, as far as it can be written.
 struct Output {
     to: TraceFile,
     records: Vec<[u64; 2]>,
@@ -178,11 +183,9 @@ struct Output {
 }
 
 impl Output {
-    fn new(to: TraceFile, header: Header) -> Output {
-        let mut output =
-            Output { to, records: Vec::new(), bytes: 0, written: 0, refused: 0, error: None };
-        output.append(&header.to_bytes());
-        output
+    fn new(to: TraceFile) -> Output {
+        let bytes = HEADER_BYTES as u64;
+        Output { to, records: Vec::new(), bytes, written: 0, refused: 0, error: None }
     }
 
     fn put(&mut self, words: [u64; 2]) {
@@ -234,8 +237,8 @@ impl Output {
                 grouped(lost)
             )),
             None if lost > 0 => console::say(&format!(
-                "--trace: {path}: {} records are missing: they came too fast, or their process was \
-                 killed",
+                "--trace: {path}: {} records are missing: they came too fast for this machine, or \
+                 their process was killed or stopped",
                 grouped(lost)
             )),
             None => {}
@@ -255,7 +258,9 @@ mod tests {
 
     fn file(name: &str) -> TraceFile {
         let path = std::env::temp_dir().join(format!("uzswap-{name}-{}", std::process::id()));
-        TraceFile { file: File::create(&path).unwrap(), path }
+        let mut file = TraceFile { file: File::create(&path).unwrap(), path };
+        file.begin(HEADER).unwrap();
+        file
     }
 
     fn block() -> (&'static Ring, &'static Tree) {
@@ -268,7 +273,7 @@ mod tests {
         const RECORDS: u64 = 100_000;
         let ((ring, tree), file) = (block(), file("recorder"));
         let path = file.path.clone();
-        let recorder = Recorder::start(file, ring, tree, HEADER).unwrap();
+        let recorder = Recorder::start(file, ring, tree).unwrap();
         // More than the ring holds: its writer has to wait.
         (0..RECORDS).for_each(|n| ring.push(&record(Kind::StoreLoad, 1, n, 1)));
         recorder.finish();
@@ -303,13 +308,11 @@ mod tests {
 
     #[test]
     fn a_full_disk_loses_the_rest_and_counts_it() {
-        let mut output = Output::new(
-            TraceFile {
-                file: File::options().write(true).open("/dev/full").unwrap(),
-                path: "/dev/full".into(),
-            },
-            HEADER,
-        );
+        let file = File::options().write(true).open("/dev/full").unwrap();
+        let mut file = TraceFile { file, path: "/dev/full".into() };
+        let refused = file.begin(HEADER).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC));
+        let mut output = Output::new(file);
         (0..10_000).for_each(|n| output.put([n, 0]));
         output.flush();
         assert_eq!((output.written, output.refused), (0, 10_000));
