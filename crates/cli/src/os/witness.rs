@@ -26,6 +26,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::time::{Duration, Instant};
 
 use super::check;
 use super::program::Pid;
@@ -38,9 +39,10 @@ const NAME: &CStr = c"uz-witness";
 /// How long an answer takes on a busy machine, in milliseconds: after that the witness may have
 /// been stopped.
 const SOON_MS: c_int = 100;
-/// How long an answer is waited for, in milliseconds. Without one the signal is taken to be for us
-/// alone.
-const PATIENCE_MS: c_int = 1000;
+/// How long an answer is waited for. Without one the signal is taken to be for us alone, and the
+/// program gets one of its group twice: that is for a witness that hangs, and not for a machine
+/// that stands still for seconds. One that is gone is known at once.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The witness; gone when dropped.
 pub struct Witness {
@@ -48,6 +50,16 @@ pub struct Witness {
     /// It was killed by others and reaped: its number may be another process's by now.
     is_gone: Cell<bool>,
     line: OwnedFd,
+    /// The number of the last question.
+    asked: Cell<u8>,
+}
+
+/// The line's word on a question.
+enum Heard {
+    Answer(bool),
+    Nothing,
+    /// The witness is gone.
+    End,
 }
 
 impl Witness {
@@ -70,14 +82,18 @@ impl Witness {
             }
             pid
         };
-        Ok(Witness { pid, is_gone: Cell::new(false), line: ours.into() })
+        Ok(Witness::of(pid, ours))
+    }
+
+    fn of(pid: c_int, line: UnixStream) -> Witness {
+        Witness { pid, is_gone: Cell::new(false), line: line.into(), asked: Cell::new(0) }
     }
 
     /// Whether the signal went to all of our group.
     pub fn has_it_too(&self, received: Received) -> bool {
         // Only these can be sent to a group, and wait once however often they come.
         let is_possible = received.code == libc::SI_USER && (1..32).contains(&received.signal);
-        is_possible && self.ask(received.signal as u8).unwrap_or(false)
+        is_possible && self.ask(received.signal as u8, PATIENCE).unwrap_or(false)
     }
 
     /// A child of ours was reaped: perhaps it was the witness.
@@ -99,23 +115,28 @@ impl Witness {
         }
     }
 
-    fn ask(&self, signal: u8) -> Option<bool> {
-        let fd = self.line.as_raw_fd();
+    fn ask(&self, signal: u8, patience: Duration) -> Option<bool> {
+        let (fd, number) = (self.line.as_raw_fd(), self.asked.get().wrapping_add(1));
+        self.asked.set(number);
+        let question = [signal, number];
         // SAFETY: our own descriptor, a live local.
-        if unsafe { libc::send(fd, (&raw const signal).cast(), 1, libc::MSG_NOSIGNAL) } != 1 {
+        if unsafe { libc::send(fd, question.as_ptr().cast(), 2, libc::MSG_NOSIGNAL) } != 2 {
             return None;
         }
-        let answer = self.hear(signal, SOON_MS);
-        if answer.is_some() {
-            return answer;
+        let asked = Instant::now();
+        loop {
+            match self.hear(number, SOON_MS) {
+                Heard::Answer(answer) => return Some(answer),
+                Heard::Nothing if asked.elapsed() < patience => {}
+                Heard::Nothing | Heard::End => return None,
+            }
+            // A stop that was meant for the group has stopped it, too.
+            self.send(libc::SIGCONT);
         }
-        // A stop that was meant for the group has stopped it, too.
-        self.send(libc::SIGCONT);
-        self.hear(signal, PATIENCE_MS)
     }
 
-    /// The answer about `signal`, not a late one to an earlier question.
-    fn hear(&self, signal: u8, patience_ms: c_int) -> Option<bool> {
+    /// The answer to the question of that number, not a late one to an earlier question.
+    fn hear(&self, number: u8, patience_ms: c_int) -> Heard {
         let fd = self.line.as_raw_fd();
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut reply = [0u8; 2];
@@ -123,14 +144,14 @@ impl Witness {
         unsafe {
             while libc::poll(&mut poll, 1, patience_ms) == 1 {
                 if libc::recv(fd, reply.as_mut_ptr().cast(), 2, libc::MSG_WAITALL) != 2 {
-                    return None;
+                    return Heard::End;
                 }
-                if reply[0] == signal {
-                    return Some(reply[1] != 0);
+                if reply[0] == number {
+                    return Heard::Answer(reply[1] != 0);
                 }
             }
         }
-        None
+        Heard::Nothing
     }
 }
 
@@ -168,13 +189,14 @@ unsafe fn rename(words: Range<usize>) {
 /// Between fork and exit: nothing but async-signal-safe calls.
 unsafe fn answer(line: c_int) {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut signal = 0u8;
+    let mut question = [0u8; 2];
     // SAFETY: live locals.
     unsafe {
-        while libc::read(line, (&raw mut signal).cast(), 1) == 1 {
+        while libc::recv(line, question.as_mut_ptr().cast(), 2, libc::MSG_WAITALL) == 2 {
+            let [signal, number] = question;
             let only = set_of([signal.into()]);
             let waits = libc::sigtimedwait(&only, null_mut(), &now) == c_int::from(signal);
-            let reply = [signal, waits as u8];
+            let reply = [number, waits as u8];
             if libc::send(line, reply.as_ptr().cast(), 2, libc::MSG_NOSIGNAL) != 2 {
                 break;
             }
@@ -195,6 +217,7 @@ impl Drop for Witness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
     #[test]
@@ -203,7 +226,7 @@ mod tests {
         let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let (line, _its) = UnixStream::pair().unwrap();
         let pid = other.id() as c_int;
-        let witness = Witness { pid, is_gone: Cell::new(false), line: line.into() };
+        let witness = Witness::of(pid, line);
         witness.was_reaped(Pid(pid + 1));
         assert!(!witness.is_gone.get());
         witness.was_reaped(Pid(pid));
@@ -212,5 +235,29 @@ mod tests {
         // It reads to the end, and nobody else has waited for it.
         drop(other.stdin.take());
         assert!(other.wait().unwrap().success());
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_is_that_to_its_own_question() {
+        let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let (line, its) = UnixStream::pair().unwrap();
+        let witness = Witness::of(other.id() as c_int, line);
+        let term = libc::SIGTERM as u8;
+        assert_eq!(witness.ask(term, Duration::ZERO), None, "it stands still");
+        let mut question = [0u8; 2];
+        (&its).read_exact(&mut question).unwrap();
+        // The machine goes on, and stands still again before the second answer.
+        let late = std::thread::spawn(move || {
+            (&its).write_all(&[question[1], 1]).unwrap();
+            (&its).read_exact(&mut question).unwrap();
+            std::thread::sleep(Duration::from_millis(3 * SOON_MS as u64));
+            (&its).write_all(&[question[1], 0]).unwrap();
+        });
+        assert_eq!(witness.ask(term, PATIENCE), Some(false));
+        late.join().unwrap();
+        assert_eq!(witness.ask(term, PATIENCE), None, "it is gone, and nobody waits for it");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        witness.is_gone.set(true);
     }
 }
