@@ -111,7 +111,7 @@ fn killed(workshop: &Workshop, user: User, sandbox: Sandbox) -> Result<Verdict, 
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         fs::set_permissions(path, open).expect("it is ours");
     });
-    let (before, mut all) = (traces(&store), 0);
+    let (before, mut all) = (traces(&store, None), 0);
     for round in 0..builds {
         let kills = Kills {
             count,
@@ -132,7 +132,7 @@ fn killed(workshop: &Workshop, user: User, sandbox: Sandbox) -> Result<Verdict, 
         if verdict != Verdict::Passed {
             return Ok(verdict);
         }
-        let after = traces(&store);
+        let after = traces(&store, Some(&run));
         if after != before || !run.left_behind.is_empty() {
             return Ok(Verdict::Failed(format!(
                 "left behind: {after:?}, before {before:?}\n{}",
@@ -167,15 +167,17 @@ fn like(run: &Outcome, free: &Outcome) -> Verdict {
     Verdict::Failed(format!("{}expected:\n{}{wrong}", run.report(), free.report()))
 }
 
-/// Where uzswap could leave something: its store's directory, shared memory, sockets and temporary
-/// files.
-fn traces(store: &Path) -> BTreeSet<String> {
+/// Where uzswap could leave something: its store's directory, the job's own, which is TMPDIR and
+/// HOME, and sockets. Elsewhere on the machine other runs have theirs.
+fn traces(store: &Path, run: Option<&Outcome>) -> BTreeSet<String> {
     let names = |directory: &Path| -> Vec<String> {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         entries.map(|entry| entry.path().display().to_string()).collect()
     };
     let mut traces: BTreeSet<String> = names(store).into_iter().collect();
-    traces.extend(names(Path::new("/dev/shm")).into_iter().filter(|name| name.contains("uzswap")));
+    let job = run.map(|run| names(&run.file(""))).unwrap_or_default();
+    let is_ours = |path: &String| path.rsplit('/').next().is_some_and(|n| n.contains("uzswap"));
+    traces.extend(job.into_iter().filter(is_ours));
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let here = store.parent().unwrap_or(store).display().to_string();
     traces.extend(sockets.lines().filter(|line| line.contains(&here)).map(String::from));
