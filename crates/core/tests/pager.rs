@@ -153,112 +153,6 @@ fn what_runs_through_memory_goes_first() {
     PAGER.note_unmapped(&mut s, base, base + PAGES * P);
 }
 
-/// Pages that are only read leave unseen, and whoever writes one after all is noticed: the program,
-/// the kernel for it, and after the memory has moved.
-fn what_is_guarded_is_what_its_copy_says(pages: usize) {
-    let counts = || {
-        [Counter::GuardedPages, Counter::GuardedEvictions, Counter::GuardFaults]
-            .map(|c| PAGER.slot().get(c))
-    };
-    let base = map(pages * P);
-    let mut values: Vec<u64> = (0..pages as u64).map(|i| i * 77 + 5).collect();
-    (0..pages).for_each(|i| fill(base + i * P, values[i]));
-    let mut seed = 0x1357;
-    let mut read_at_random = |base: usize, values: &[u64], touches: usize| {
-        for _ in 0..touches {
-            let i = rnd(&mut seed) as usize % values.len();
-            check(base + i * P, values[i]);
-        }
-    };
-    let before = counts();
-    read_at_random(base, &values, 8 * pages);
-    let [guarded, evicted, _] = core::array::from_fn(|i| counts()[i] - before[i]);
-    println!("{guarded} pages guarded, {evicted} evicted");
-    if guarded == 0 {
-        return println!("SKIPPED: this kernel does not drop many pages at a time");
-    }
-    assert!(evicted > pages as u64 && evicted <= guarded, "{guarded} guarded, {evicted} evicted");
-    checked();
-    let is_guarded = |page: usize| PAGER.table.get(page).is_some_and(|e| e.is_guarded());
-    let enough = |n: usize| assert!(n > 50, "{n} guarded pages were seen; {:?}", counts());
-    let mut seed = 0x2468;
-    // The program writes what it has just read.
-    let faults = counts()[2];
-    for _ in 0..400 {
-        read_at_random(base, &values, 100);
-        let i = rnd(&mut seed) as usize % pages;
-        check(base + i * P, values[i]);
-        values[i] += 1;
-        fill(base + i * P, values[i]);
-    }
-    enough((counts()[2] - faults) as usize);
-    // The kernel does: it cannot by itself, and can when it has been asked for.
-    let zero = std::fs::File::open("/dev/zero").unwrap();
-    let kernel_writes = |page: usize| {
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&zero);
-        // SAFETY: the test's own mapping.
-        unsafe { libc::read(fd, page as *mut _, P) }
-    };
-    let mut seen = 0;
-    for _ in 0..400 {
-        read_at_random(base, &values, 100);
-        let i = rnd(&mut seed) as usize % pages;
-        let page = base + i * P;
-        check(page, values[i]);
-        let s = PAGER.lock();
-        if is_guarded(page) {
-            seen += 1;
-            assert_eq!(kernel_writes(page), -1, "page {i} was not protected");
-        }
-        let (s, there) = PAGER.make_resident(s, page, page + P);
-        assert!(there && !is_guarded(page) && kernel_writes(page) == P as isize);
-        drop(s);
-        read_at_random(base + (i + 1) * P, &values[i + 1..], pages.min(200).min(pages - i - 1));
-        (0..512)
-            .for_each(|w| assert_eq!(word(page + w * 8).load(Ordering::Relaxed), 0, "page {i}"));
-        fill(page, values[i]);
-    }
-    enough(seen);
-    let reserve = |len: usize| {
-        // SAFETY: a fresh mapping.
-        let p = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, 0, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-        };
-        assert_ne!(p, libc::MAP_FAILED);
-        p as usize
-    };
-    // A call that moves memory, or is about to, lifts the protection.
-    let (mut old, mut seen) = (base, 0);
-    for round in 0..10 {
-        read_at_random(old, &values, pages);
-        let mut s = PAGER.lock();
-        let found: Vec<usize> = (0..pages).filter(|i| is_guarded(old + i * P)).collect();
-        let len = pages * P;
-        PAGER.prepare_move(old, old + len).unwrap();
-        let flags = if round % 2 == 0 { 0 } else { libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED };
-        let to = if round % 2 == 0 { old } else { reserve(len) };
-        // SAFETY: the test's own mapping, and a place that is reserved for it.
-        let p = unsafe { libc::mremap(old as *mut _, len, len, flags, to) } as usize;
-        assert_eq!(p, to);
-        PAGER.note_moved(&mut s, old, len, p, len, false);
-        assert!((0..pages).all(|i| !is_guarded(p + i * P)));
-        drop(s);
-        seen += found.len();
-        for i in found {
-            values[i] += 1;
-            fill(p + i * P, values[i]);
-        }
-        old = p;
-    }
-    enough(seen);
-    (0..pages).for_each(|i| check(old + i * P, values[i]));
-    checked();
-    let mut s = PAGER.lock();
-    // SAFETY: the test's own mapping.
-    assert_eq!(unsafe { libc::munmap(old as *mut _, pages * P) }, 0);
-    PAGER.note_unmapped(&mut s, old, old + pages * P);
-}
-
 /// Pages that are written at random lie alone, and leave together. Meanwhile the program writes
 /// them, and the kernel for it: no write is lost, and none is refused that has asked.
 fn what_lies_alone_leaves_together(base: usize, pages: usize) {
@@ -450,7 +344,6 @@ fn life(mechanism: Mechanism) {
     if mechanism == Mechanism::Userfaultfd {
         what_runs_through_memory_goes_first();
         checked();
-        what_is_guarded_is_what_its_copy_says(8 << 10);
     }
     let base = map(PAGES * P);
     for i in 0..PAGES {

@@ -100,16 +100,6 @@ fn into_limbo(world: &World) {
     assert!(world.count(|s| matches!(s, PageState::Limbo(_))) > PAGES / 2);
 }
 
-/// All pages are guarded.
-fn guarded() -> Shared {
-    let world = world(SPEC);
-    world.trust_copies();
-    page_out(&world);
-    read(&world, (0..PAGES).rev());
-    assert!(world.guarded() > PAGES / 2, "{}", world.guarded());
-    world
-}
-
 /// Reads pages, which must be as at first.
 fn read(world: &World, pages: impl Iterator<Item = usize>) {
     let mut t = world.thread();
@@ -209,25 +199,6 @@ fn faults_of_pages_in_limbo_against_ageing() {
         let discard = spawn(&world, |w| w.discard(20, 20));
         join([one, two, age, other, discard]);
         world.check();
-    });
-}
-
-#[test]
-fn writes_against_the_dropping_of_guarded_pages() {
-    schedules(|| {
-        let world = guarded();
-        let one = spawn(&world, |w| write(w, 0..6));
-        let two = spawn(&world, |w| calls(w, 8, 4));
-        let three = spawn(&world, |w| read(w, 16..24));
-        let evictor = spawn(&world, |w| evict(w, false, false));
-        let discard = spawn(&world, |w| w.discard(30, 4));
-        join([one, two, three, evictor, discard]);
-        world.check();
-    });
-    alone(|| {
-        let world = guarded();
-        evict(&world, false, false);
-        assert!(world.pager.slot().get(Counter::GuardedEvictions) > 0);
     });
 }
 

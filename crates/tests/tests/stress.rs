@@ -133,7 +133,7 @@ fn edge(
     // The events that the case is about must happen, where they can.
     let subject = match case {
         "huge" => "huge_faults",
-        "only_read" => "guarded_evictions",
+        "only_read" => "clean_evictions",
         _ => "evictions",
     };
     let paged = (sandbox != Sandbox::Open || run.stat(subject).unwrap_or(0) > 0)

@@ -1,8 +1,8 @@
 //! The state's lock, and what is known of the state without it.
 //!
-//! Each fault asks how much memory the cache takes, and whether copies may be trusted. Neither is
-//! worth a lock that others wait for. So a thread that lets the lock go leaves these figures
-//! behind: they are those of the state as it was last seen.
+//! Each fault asks how much memory the cache takes. That is not worth a lock that others wait for.
+//! So a thread that lets the lock go leaves the figures behind: they are those of the state as it
+//! was last seen.
 //!
 //! An object of the pool that a thread has pinned can be used after the lock, too.
 //!
@@ -12,7 +12,7 @@
 #![allow(unsafe_code)]
 
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::state::{Attempt, Content, Owner, State};
 use crate::pool::pin::{Pinned, Unfilled};
@@ -33,7 +33,6 @@ struct Glance {
     frames_bytes: AtomicUsize,
     tables_bytes: AtomicUsize,
     pool_bytes: AtomicUsize,
-    trusts_copies: AtomicBool,
 }
 
 /// The right to use the state, until dropped.
@@ -67,11 +66,6 @@ impl<S: Store> StateLock<S> {
     /// Memory of the pool without kept copies: its limit is for this.
     pub fn pool_bytes(&self) -> usize {
         self.glance.pool_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Whether most pages with a copy come back unchanged, and find the copy still there.
-    pub fn trusts_copies(&self) -> bool {
-        self.glance.trusts_copies.load(Ordering::Relaxed)
     }
 }
 
@@ -126,6 +120,5 @@ impl<S: Store> Drop for StateGuard<'_, S> {
         glance.frames_bytes.store(s.frames_bytes(), Ordering::Relaxed);
         glance.tables_bytes.store(s.tables_bytes(), Ordering::Relaxed);
         glance.pool_bytes.store(s.limited_pool_bytes(), Ordering::Relaxed);
-        glance.trusts_copies.store(s.kept.may_be_trusted(), Ordering::Relaxed);
     }
 }

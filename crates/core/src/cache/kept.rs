@@ -29,12 +29,6 @@ use crate::store::Store;
 /// The highest [`Kept::score`], and the least for which copies are kept.
 const SCORE_MAX: u32 = 1 << 16;
 const SCORE_LEAST: u32 = SCORE_MAX / 4;
-/// The least score for which pages are write-protected, so that they can be dropped unseen: a write
-/// costs about as much as two drops save.
-const SCORE_GUARDED: u32 = SCORE_MAX / 4 * 3;
-/// The least [`Kept::lasting`] for which pages are write-protected: half of the copies are still
-/// there. A copy that is gone costs as much as one that is there saves.
-const SCORE_LASTING: u32 = SCORE_MAX / 2;
 /// One result moves the score by a 64th of its distance from the result.
 const SCORE_WEIGHT: u32 = 64;
 /// With a bad score one copy in so many is kept, to learn when the score changes.
@@ -75,22 +69,14 @@ pub struct Kept {
     pub list: Ends,
     pub bytes: usize,
     pub max_bytes: usize,
-    /// The part of the copies that were still right, of late; and the part that were still there.
+    /// The part of the copies that were still right, of late.
     score: u32,
-    lasting: u32,
     offered: u32,
 }
 
 impl Kept {
     pub fn new() -> Kept {
-        Kept {
-            list: Ends::default(),
-            bytes: 0,
-            max_bytes: 0,
-            score: SCORE_MAX / 2,
-            lasting: SCORE_MAX,
-            offered: 0,
-        }
+        Kept { list: Ends::default(), bytes: 0, max_bytes: 0, score: SCORE_MAX / 2, offered: 0 }
     }
 
     fn is_worthwhile(&mut self) -> bool {
@@ -99,18 +85,9 @@ impl Kept {
     }
 
     fn learn(&mut self, was_right: bool) {
-        move_score(&mut self.score, was_right);
+        self.score -= self.score / SCORE_WEIGHT;
+        self.score += if was_right { SCORE_MAX / SCORE_WEIGHT } else { 0 };
     }
-
-    /// Whether pages are worth protecting until they go: most copies are right then, and there.
-    pub fn may_be_trusted(&self) -> bool {
-        self.score >= SCORE_GUARDED && self.lasting >= SCORE_LASTING
-    }
-}
-
-fn move_score(score: &mut u32, good: bool) {
-    *score -= *score / SCORE_WEIGHT;
-    *score += if good { SCORE_MAX / SCORE_WEIGHT } else { 0 };
 }
 
 impl<S: Store> SwapCache<S> {
@@ -150,7 +127,14 @@ impl<S: Store> SwapCache<S> {
     /// The page of a kept entry comes again. Unless it is `Same`, the entry is freed, and the page
     /// not taken.
     pub fn take_back(&self, entry: SwapEntry, page: &Page) -> Back {
-        self.take_back_if(entry, Some(self.fingerprint.of(page)))
+        let print = self.print_of(page);
+        let mut s = self.state.lock();
+        let id = s.lookup(entry).expect("a kept entry is there");
+        let back = s.take_back(id, print);
+        if back != Back::Same {
+            self.drop_entry(s, entry, id);
+        }
+        back
     }
 
     /// Takes several pages back, with their fingerprints by `print_of`.
@@ -162,7 +146,7 @@ impl<S: Store> SwapCache<S> {
         let mut s = self.state.lock();
         for (i, (entry, print)) in pages.enumerate() {
             let id = s.lookup(entry).expect("a kept entry is there");
-            let back = s.take_back(id, Some(print.0));
+            let back = s.take_back(id, print);
             if back != Back::Same {
                 s.drop_entry(entry, id);
             }
@@ -176,22 +160,6 @@ impl<S: Store> SwapCache<S> {
         Print(self.fingerprint.of(page))
     }
 
-    /// Takes back a page that nobody can have written. `Gone`: it is the owner's alone now.
-    pub fn take_back_unwritten(&self, entry: SwapEntry) -> Back {
-        self.take_back_if(entry, None)
-    }
-
-    /// `print`: of the page as it comes, if it can have been written.
-    fn take_back_if(&self, entry: SwapEntry, print: Option<u64>) -> Back {
-        let mut s = self.state.lock();
-        let id = s.lookup(entry).expect("a kept entry is there");
-        let back = s.take_back(id, print);
-        if back != Back::Same {
-            self.drop_entry(s, entry, id);
-        }
-        back
-    }
-
     /// The page of a kept entry is about to be written: its copy goes.
     pub fn give_up_copy(&self, entry: SwapEntry) {
         let mut s = self.state.lock();
@@ -199,19 +167,6 @@ impl<S: Store> SwapCache<S> {
         s.kept.learn(false);
         s.counters.changed_pages += 1;
         self.drop_entry(s, entry, id);
-    }
-
-    /// Whether so many pages go out again as they came, with their copies there, that each is worth
-    /// a fault if it is written all the same.
-    pub fn are_pages_read_only(&self) -> bool {
-        self.state.trusts_copies()
-    }
-
-    /// For tests: as if all copies had turned out to be right.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn trust_copies(&self) {
-        let mut s = self.state.lock();
-        (s.kept.score, s.kept.lasting) = (SCORE_MAX, SCORE_MAX);
     }
 
     /// Sets how much memory copies of pages that are back may take; 0 at first.
@@ -284,15 +239,13 @@ impl<S: Store> State<S> {
         true
     }
 
-    fn take_back(&mut self, id: u32, print: Option<u64>) -> Back {
+    fn take_back(&mut self, id: u32, print: Print) -> Back {
         let e = *self.entries.get(id);
         assert!(e.kept != 0, "only what was kept comes back like this");
-        let is_there = e.location() != Location::Gone;
-        move_score(&mut self.kept.lasting, is_there);
-        if !is_there {
+        if e.location() == Location::Gone {
             return Back::Gone;
         }
-        let is_same = print.is_none_or(|print| print == e.fingerprint);
+        let is_same = print.0 == e.fingerprint;
         self.kept.learn(is_same);
         if !is_same {
             self.counters.changed_pages += 1;
@@ -430,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_protected_while_their_copies_are_right_and_there() {
+    fn a_copy_is_given_up_before_its_page_is_written() {
         let (cache, _) = in_memory(1 << 20);
         cache.set_max_kept_bytes(1 << 20);
         let a = page(1);
@@ -439,30 +392,12 @@ mod tests {
             assert!(keep(&cache, e, &a));
             e
         };
-        let trusted_after = |n: usize, what: &dyn Fn()| {
-            (0..n).for_each(|_| what());
-            cache.are_pages_read_only()
-        };
-        let right = || {
-            cache.free(
-                Some(entry()).filter(|e| cache.take_back_unwritten(*e) == Back::Same).unwrap(),
-            )
-        };
-        let written = || cache.give_up_copy(entry());
-        let gone = || {
-            let e = entry();
-            cache.set_max_kept_bytes(0);
-            assert_eq!(cache.take_back_unwritten(e), Back::Gone);
-            cache.set_max_kept_bytes(1 << 20);
-        };
-        assert!(!cache.are_pages_read_only(), "nothing is known yet");
-        assert!(trusted_after(100, &right));
-        assert!(!trusted_after(30, &written));
-        assert!(trusted_after(100, &right));
-        assert!(!trusted_after(60, &gone));
-        assert!(trusted_after(100, &right));
+        cache.give_up_copy(entry());
+        let gone = entry();
+        cache.set_max_kept_bytes(0);
+        assert_eq!(cache.take_back(gone, &a), Back::Gone);
         let c = cache.counters();
-        assert_eq!((c.unchanged_pages, c.changed_pages, c.stored_pages), (300, 30, 0));
+        assert_eq!((c.unchanged_pages, c.changed_pages, c.stored_pages), (0, 1, 0));
         cache.check();
     }
 

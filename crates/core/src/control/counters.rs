@@ -87,13 +87,7 @@ counters! {
     Evictions "evictions" Sum "pages taken out of the program",
     CleanEvictions "clean_evictions" Sum
         "of these, pages that were as they had been loaded: nothing to compress or to write",
-    GuardedPages "guarded_pages" Sum
-        "pages write-protected as they were brought back, so that they go out unseen if they are \
-         not written",
-    GuardFaults "guard_faults" Sum
-        "of these, pages that were written after all: one more fault each",
-    GuardedEvictions "guarded_evictions" Sum "clean evictions of pages that were protected",
-    ChangedPages "changed_pages" Sum "of these, pages whose kept copy was no longer right",
+    ChangedPages "changed_pages" Sum "pages that left whose kept copy was no longer right",
     LoneEvictions "lone_evictions" Sum
         "evictions of pages that lay alone and left together with others",
     DirectEvictions "direct_evictions" Sum

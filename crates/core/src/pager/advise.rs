@@ -77,7 +77,7 @@ impl Pager {
             };
             let (swept, next) = self.sweep_part(&mut s, active, run);
             let freed;
-            (s, freed) = self.free_as_many(s, active, swept.taken - swept.dropped);
+            (s, freed) = self.free_as_many(s, active, swept.taken);
             self.publish(false);
             out += swept.taken;
             if swept.taken + freed > 0 || next > run.start {
@@ -240,7 +240,7 @@ impl Pager {
         let range = self.ranges.find(run.start).expect("the run is of a range");
         let mut tries = 0;
         loop {
-            match self.serve(&mut s, active, range, run.start, want, tries, true) {
+            match self.serve(&mut s, active, range, run.start, want, tries) {
                 Serve::Done(pages, kind) => {
                     self.trace_served(run.start, pages, kind, false, true);
                     s = self.watch_arrivals(s, active, run.start, pages);

@@ -104,7 +104,7 @@ impl Pager {
         let in_hand = Ahead { start: end, end };
         s.ahead = in_hand;
         s.coming = Ahead { start, end };
-        let brought = match self.serve(s, active, range, start, pages, 0, true) {
+        let brought = match self.serve(s, active, range, start, pages, 0) {
             Serve::Done(brought, kind) => {
                 self.trace_served(start, brought, kind, false, true);
                 s.trail

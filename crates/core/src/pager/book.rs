@@ -161,16 +161,13 @@ impl Pager {
     }
 
     /// Notes that a stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is
-    /// free. `is_guarded`: the page is write-protected.
+    /// free.
     #[inline]
-    pub(super) fn note_loaded(&self, _: &Locked<'_>, page: usize, keeps: bool, is_guarded: bool) {
+    pub(super) fn note_loaded(&self, _: &Locked<'_>, page: usize, keeps: bool) {
         self.table.word(page, |m, e| {
             self.note_return(e);
             let was_away_for_a_moment = self.was_dropped_lately(e);
-            if is_guarded {
-                e.load_guarded();
-                self.add(Counter::GuardedPages, 1);
-            } else if keeps {
+            if keeps {
                 e.load_keeping()
             } else {
                 e.load()
@@ -218,7 +215,7 @@ impl Pager {
                 }
                 PageState::Stored(_) => {
                     let keeps = kept.checked_shr(i as u32).unwrap_or(0) & 1 != 0;
-                    self.note_loaded(s, at, keeps, false);
+                    self.note_loaded(s, at, keeps);
                     loaded += 1;
                 }
                 PageState::Resident => {

@@ -188,7 +188,7 @@ impl Pager {
                 self.wait_for_claim(&mut s);
                 return (s, Some(0));
             }
-            match self.serve(&mut s, active, range, page, pages, tries, true) {
+            match self.serve(&mut s, active, range, page, pages, tries) {
                 Serve::Done(n, _) => return (s, Some(n.max(1))),
                 Serve::Lost(why) => {
                     self.note_lost(why);

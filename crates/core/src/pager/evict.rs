@@ -279,7 +279,7 @@ impl Pager {
             let wants_lone = self.look_for_lone(&mut s, active);
             let mut victims = Victims::new(wants_lone);
             let swept = self.sweep(&mut s, active, &mut victims, batch.max(SWEEP_PAGES));
-            (r.taken, r.freed) = (swept.taken, swept.dropped);
+            r.taken = swept.taken;
             looked = swept.looked;
             if direct.is_some() {
                 self.add(Counter::DirectEvictions, r.taken as u64);

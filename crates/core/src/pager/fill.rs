@@ -16,7 +16,7 @@ use crate::cache::{LoadError, Origin, SwapEntry};
 use crate::control::Counter;
 use crate::latency::FaultKind;
 use crate::policy::WINDOW_LOCKED_PAGES;
-use crate::region::{PageState, Range};
+use crate::region::PageState;
 use crate::sys::PAGE_SIZE;
 use crate::sys::mechanism::Filled;
 use crate::sys::mem::Mapping;
@@ -39,7 +39,6 @@ struct Brought {
     is_again: bool,
     /// Bits of the pages whose copies the cache keeps.
     kept: u64,
-    is_guarded: bool,
     kind: FaultKind,
     /// Why not even the first could be loaded.
     error: Option<LoadError>,
@@ -105,15 +104,13 @@ impl Pager {
         if again { Serve::Again } else { Serve::Done(n, FaultKind::LimboHit) }
     }
 
-    /// Serves stored pages. `guards`: the page, a single one, comes write-protected if it can.
+    /// Serves stored pages.
     pub(super) fn serve_stored(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-        range: &Range,
         page: usize,
         pages: usize,
-        guards: bool,
     ) -> Serve {
         // One page has room on the stack. The buffer for several may be in use by another thread.
         let buffer = if pages > 1 { s.bounce.take() } else { None };
@@ -127,11 +124,10 @@ impl Pager {
         }
         self.claim_to_fill(s, page, pages);
         let b = unlocked_with_room(s, buffer, |bytes| {
-            self.bring(active, range, page, &entries[..pages], guards, bytes)
+            self.bring(active, page, &entries[..pages], bytes)
         });
         for i in 0..b.pages {
-            let keeps = b.kept >> i & 1 != 0;
-            self.note_loaded(s, page + i * PAGE_SIZE, keeps, b.is_guarded && keeps);
+            self.note_loaded(s, page + i * PAGE_SIZE, b.kept >> i & 1 != 0);
         }
         self.end_fill(s, page, pages, b.pages);
         self.count_loaded(b.pages);
@@ -146,22 +142,14 @@ impl Pager {
     fn bring(
         &self,
         active: &Active,
-        range: &Range,
         page: usize,
         entries: &[Option<SwapEntry>],
-        guards: bool,
         bytes: &mut [[u8; PAGE_SIZE]],
     ) -> Brought {
         let mut loads = [None; WINDOW_LOCKED_PAGES];
         let mut loaded = 0;
-        let mut b = Brought {
-            pages: 0,
-            is_again: false,
-            kept: 0,
-            is_guarded: false,
-            kind: FaultKind::PoolLoad,
-            error: None,
-        };
+        let mut b =
+            Brought { pages: 0, is_again: false, kept: 0, kind: FaultKind::PoolLoad, error: None };
         for (entry, into) in entries.iter().flatten().zip(bytes.iter_mut()) {
             match active.cache.swap_in_from(*entry, into) {
                 Ok(l) => {
@@ -174,14 +162,7 @@ impl Pager {
             }
             loaded += 1;
         }
-        // Where another mapping is in the way this fails, and the ordinary copy below handles it.
-        b.is_guarded = guards
-            && loads[0].is_some_and(|(_, print)| print.is_some())
-            && active.mechanism.as_mover().is_some_and(|u| u.fill_guarded(page, &bytes[0]));
-        let filled = match b.is_guarded {
-            true => Filled::All,
-            false => active.mechanism.fill(page, bytes[..loaded].as_flattened()),
-        };
+        let filled = active.mechanism.fill(page, bytes[..loaded].as_flattened());
         (b.pages, b.is_again) = match filled {
             Filled::Present(n) => {
                 assert!(n > 0, "page {page:#x} is stored and mapped");
@@ -190,9 +171,6 @@ impl Pager {
             f => self.filled(f, loaded),
         };
         b.kept = active.cache.keep_each(loads[..b.pages].iter().flatten().copied());
-        if b.is_guarded && b.kept == 0 {
-            active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
-        }
         self.recount_own();
         b
     }
@@ -255,9 +233,8 @@ mod tests {
 
     fn serve_stored(world: &World, page: usize, pages: usize) -> Serve {
         let mut s = world.pager.enter();
-        let range = world.pager.ranges.find(world.at(page)).unwrap();
         let at = world.at(page);
-        world.pager.serve_stored(&mut s, world.active(), &range, at, pages, false)
+        world.pager.serve_stored(&mut s, world.active(), at, pages)
     }
 
     #[test]

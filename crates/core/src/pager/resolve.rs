@@ -130,8 +130,7 @@ impl Pager {
             t.want = 0;
         }
         if t.is_write && self.is_guarded(page) {
-            let was_as_its_copy = self.unguard(&mut s, active, &range, page, true);
-            self.add(Counter::GuardFaults, was_as_its_copy as u64);
+            self.unguard(&mut s, active, &range, page, true);
             return Ok(Fault::Served);
         }
         if t.is_write && self.is_shared(page) {
@@ -198,7 +197,7 @@ impl Pager {
         t: &mut Touch,
         stream: &mut FaultStream,
     ) -> core::result::Result<Fault, Locked<'a>> {
-        match self.serve(&mut s, active, range, first, t.want, t.tries, t.is_write) {
+        match self.serve(&mut s, active, range, first, t.want, t.tries) {
             Serve::NeedRoom(pages) if t.tries == 0 => {
                 t.tries += 1;
                 return Err(self.make_room(s, active, pages));
@@ -236,7 +235,7 @@ impl Pager {
         // A guest brings one page of a huge page: others would wait for its claim of the whole, and
         // for the room that it does not make.
         let tries = if stream.is_of_guest { t.tries.max(HUGE_TRIES + 1) } else { t.tries };
-        match self.serve(&mut s, active, range, page, t.want, tries, t.is_write) {
+        match self.serve(&mut s, active, range, page, t.want, tries) {
             Serve::Done(pages, kind) => {
                 self.trace_served(page, pages, kind, t.is_write, false);
                 s = self.watch_arrivals(s, active, page, pages);
@@ -325,7 +324,7 @@ impl Pager {
             }
             let want = ((end.min(range.end) - page) >> PAGE_SHIFT).min(self.batch_pages());
             // The kernel may write the page.
-            match self.serve(&mut s, active, range, page, want, rooms, true) {
+            match self.serve(&mut s, active, range, page, want, rooms) {
                 Serve::Done(pages, kind) => {
                     self.trace_served(page, pages, kind, false, true);
                     s = self.watch_arrivals(s, active, page, pages);

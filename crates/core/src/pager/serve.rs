@@ -97,9 +97,7 @@ impl Look {
 
 impl Pager {
     /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same
-    /// way, or the huge page that they belong to. After some `tries` less is enough. `write`: the
-    /// page will be written, or may be by the kernel.
-    #[expect(clippy::too_many_arguments, reason = "what a fault is")]
+    /// way, or the huge page that they belong to. After some `tries` less is enough.
     pub(super) fn serve(
         &self,
         s: &mut Locked<'_>,
@@ -108,7 +106,6 @@ impl Pager {
         page: usize,
         want: usize,
         tries: u32,
-        write: bool,
     ) -> Serve {
         if active.mechanism.has_units() {
             return self.serve_unit(s, active, range, page, want);
@@ -130,10 +127,7 @@ impl Pager {
             Plan::Zero(pages) => self.serve_zero(s, active, page, pages),
             Plan::Limbo(slot, pages) => self.serve_limbo(s, active, page, slot, pages),
             Plan::Window(pages) => self.serve_window(s, active, page, pages),
-            Plan::Load(pages) => {
-                let guards = !write && pages == 1 && self.may_be_guarded(active, &range);
-                self.serve_stored(s, active, &range, page, pages, guards)
-            }
+            Plan::Load(pages) => self.serve_stored(s, active, page, pages),
             Plan::None => Serve::Done(1, FaultKind::LimboHit),
         };
         if active.blocks > 0 && !matches!(served, Serve::Changed) {
@@ -284,7 +278,7 @@ mod tests {
 
     fn serve(w: &World, page: usize, want: usize, tries: u32) -> Serve {
         let range = w.pager.ranges.find(w.at(page)).expect("it is mapped");
-        w.pager.serve(&mut w.pager.enter(), w.active(), range, w.at(page), want, tries, false)
+        w.pager.serve(&mut w.pager.enter(), w.active(), range, w.at(page), want, tries)
     }
 
     fn take_out(w: &World, page: usize, pages: usize) {

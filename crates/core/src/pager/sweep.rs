@@ -1,18 +1,17 @@
 //! The sweep: cold pages leave the program, most of them for limbo.
 //!
 //! ```text
-//!   pick (lock): victims, each with its way    runs    | huge pages | guarded pages | pages that lie alone
-//!   leave (under claims, without the lock):    take.rs | huge.rs    | guard.rs      | together.rs
+//!   pick (lock): victims, each with its way    runs    | huge pages | pages that lie alone
+//!   leave (under claims, without the lock):    take.rs | huge.rs    | together.rs
 //! ```
 //!
 //! A clock over the addresses: each pass cools a page, and a cold page is taken. Going by address
 //! makes runs, which suit the kernel: one MOVE and one flush for many pages. Pages that came in by
-//! windows and lie behind the access go before that (`policy/trail.rs`), guarded pages are dropped
-//! (`guard.rs`), and those that lie alone leave together (`together.rs`).
+//! windows and lie behind the access go before that (`policy/trail.rs`), and those that lie alone
+//! leave together (`together.rs`).
 
 use core::sync::atomic::Ordering;
 
-use super::guard::Leaving;
 use super::together::{ALONE_MAX, Found, LONE_RUNS_MAX};
 use super::{Active, Locked, Pager, is_data};
 use crate::control::Counter;
@@ -31,10 +30,8 @@ const UNITS_RUN_PAGES: usize = 16;
 /// The outcome of a sweep.
 #[derive(Default)]
 pub(super) struct Swept {
-    /// Pages taken out of the program, and those of them that needed no limbo: their frames are
-    /// free.
+    /// Pages taken out of the program.
     pub taken: usize,
-    pub dropped: usize,
     /// Words looked at.
     pub looked: usize,
 }
@@ -52,7 +49,6 @@ struct Victim {
 pub(super) struct Victims {
     runs: [Victim; SWEEP_MOST_PAGES],
     runs_len: usize,
-    guarded: Leaving,
     pub lone: Found,
     /// The picked pages are the end of the trail.
     from_trail: bool,
@@ -69,7 +65,6 @@ impl Victims {
         Victims {
             runs: [Victim { addr: 0, pages: 0, is_huge: false }; SWEEP_MOST_PAGES],
             runs_len: 0,
-            guarded: Leaving::new(),
             lone: Found::new(wants_lone),
             from_trail: false,
             pages: 0,
@@ -105,7 +100,6 @@ impl Victims {
         self.pages >= want
             || self.is_full
             || self.runs_len + LONE_RUNS_MAX >= SWEEP_MOST_PAGES
-            || self.guarded.is_full()
             || self.lone.is_full()
             || self.looked >= SWEEP_LOOK_PAGES
     }
@@ -148,7 +142,7 @@ impl Pager {
             let picked = swept.taken + v.lone.count();
             s.trail.learn(picked, came_back, self.limit_pages());
         }
-        self.note_way(s, swept.taken - swept.dropped, swept.taken);
+        self.note_way(s, swept.taken, swept.taken);
         self.add(Counter::Evictions, swept.taken as u64);
         swept
     }
@@ -171,29 +165,13 @@ impl Pager {
                 swept.taken += n.pages;
                 if n.pages == 0 && n.next == Next::End {
                     // Limbo is full: the rest is for the next time.
-                    return self.drop_victims(s, active, v, swept);
+                    return swept;
                 }
                 at += (n.pages + (n.next != Next::End) as usize).max(1) * PAGE_SIZE;
                 // Held pages will not go: do not ask page by page.
                 at = at.max(held_to);
             }
         }
-        self.drop_victims(s, active, v, swept)
-    }
-
-    fn drop_victims(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        v: &mut Victims,
-        mut swept: Swept,
-    ) -> Swept {
-        if self.may_be_pinned() {
-            swept.taken += self.move_leaving(s, active, &v.guarded, v.from_trail);
-            return swept;
-        }
-        swept.dropped = self.drop_leaving(s, active, &mut v.guarded);
-        swept.taken += swept.dropped;
         swept
     }
 
@@ -311,11 +289,7 @@ impl Pager {
                 addr += PAGE_SIZE;
                 continue;
             }
-            if let Some(e) = self.table.get(addr).filter(|e| e.is_guarded()) {
-                if e.is_as_its_copy() && goes(e) {
-                    v.guarded.push(addr);
-                    v.pages += 1;
-                }
+            if self.is_guarded(addr) {
                 addr += PAGE_SIZE;
                 continue;
             }

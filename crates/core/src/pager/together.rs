@@ -14,7 +14,7 @@
 //! Runs go by MOVE, which needs no copy.
 //!
 //! A thread that writes a page of the stretch meanwhile has a fault and lifts the page's protection
-//! under the lock, as for guarded pages (`guard.rs`), and the page's word forgets that it leaves.
+//! under the lock (`guard.rs`), and the page's word forgets that it leaves.
 //! Fork lets all pages stay. The pages have no limbo; their second chance is by the clock
 //! (`policy/ghost.rs`).
 //!
@@ -287,14 +287,9 @@ impl Pager {
         }
         let pages = found.pages.as_slice();
         let (start, end) = (pages[0], pages[pages.len() - 1] + PAGE_SIZE);
-        // Pages of the stretch that are as their copies are not believed to be so afterwards: not
-        // worth it where they outnumber the pages that leave.
-        let (mut is_shared, mut as_copies) = (false, 0);
-        self.table.for_each_occupied(start, end, |_, _, e| {
-            is_shared |= e.is_shared();
-            as_copies += e.is_as_its_copy() as usize;
-        });
-        if is_shared || as_copies > pages.len() || !self.claim_stretches(s, start, end) {
+        let mut is_shared = false;
+        self.table.for_each_occupied(start, end, |_, _, e| is_shared |= e.is_shared());
+        if is_shared || !self.claim_stretches(s, start, end) {
             return None;
         }
         // Before the lock is let go, so that no other thread begins meanwhile.
@@ -306,7 +301,7 @@ impl Pager {
                 e.begin_to_leave();
             });
         }
-        self.table.for_each_occupied(start, end, |_, _, e| e.guard_briefly());
+        self.table.for_each_occupied(start, end, |_, _, e| e.guard());
         fence(Ordering::SeqCst);
         let copies =
             s.lone.copies.take().or_else(|| Mapping::new(SWEEP_MOST_PAGES * PAGE_SIZE).ok());

@@ -134,7 +134,7 @@ impl Pager {
                 let kept = active.cache.keep_each(some.iter().flatten().map(print));
                 for j in 0..some.len() {
                     let page = page + (i + n * TOGETHER + j) * PAGE_SIZE;
-                    self.note_loaded(s, page, kept >> j & 1 != 0, false);
+                    self.note_loaded(s, page, kept >> j & 1 != 0);
                 }
             }
             self.end_claim(s, first, run);

@@ -1,10 +1,9 @@
 //! Limbo without frames: which of the pages that left without it would still be there.
 //!
-//! A guarded page (`region/page.rs`) needs no limbo: its copy is there already, and a frame of its
-//! own would be kept only for its second chance. Pages that were compressed before they left
-//! (`pager/together.rs`) need none, either. Such pages get their second chance by the clock
-//! instead. Each notes when it went; a page that comes back before a limbo full of others has gone
-//! the same way has proved useful, as if it had been found in limbo.
+//! A page that was compressed before it left (`pager/together.rs`) needs no limbo: a frame of its
+//! own would be kept only for its second chance. Such a page gets its second chance by the clock
+//! instead. It notes when it went; a page that comes back before a limbo full of others has gone in
+//! this way has proved useful, as if it had been found in limbo.
 //!
 //! The time is told in 64ths of limbo and fits a page's word. It wraps after many times limbo's
 //! size, so a page that is taken for younger than it is does not matter.

@@ -20,12 +20,10 @@
 //! from. Whether it is still the same is found out when the page goes out again, by comparing
 //! contents (`cache/kept.rs`), and not before.
 //!
-//! A resident page may be *guarded*: write-protected since it was loaded, so that its kept copy is
-//! right without a look at its contents. A guarded page is not writable in the sense of
-//! `is_writable`, and a write has to lift the protection first. A page that stays guarded goes
-//! straight to `Stored`, and its word says when. Other pages are guarded for a moment, with their
-//! neighbours, while some of them *leave* (`pager/together.rs`): the contents found in such a page
-//! do not change for as long as it is guarded.
+//! A resident page may be *guarded*: write-protected for a moment, with its neighbours, while some
+//! of them *leave* (`pager/together.rs`). The contents found in such a page do not change for as
+//! long as it is guarded. It is not writable in the sense of `is_writable`, and a write has to lift
+//! the protection first. A page that leaves goes straight to `Stored`, and its word says when.
 //!
 //! A stored page that is being loaded without the lock names the slot that it is loaded into: the
 //! thread that finishes the load finds the word as it was, or leaves the page alone. Every other
@@ -68,13 +66,12 @@ pub const LOAD_SLOTS_MAX: usize = SLOTS_MAX / 2;
 pub const STAMPS: u64 = (SLOTS_MAX - LOAD_SLOTS_MAX - 1) as u64;
 /// Bit in the field of the slot of a resident page: the page is guarded.
 const GUARDED: u64 = 1 << SLOT_SHIFT;
-/// Two bits of a guarded page: it was not always guarded since it was loaded; and it leaves.
-const BRIEFLY: u64 = 2 << SLOT_SHIFT;
-const LEAVING: u64 = 4 << SLOT_SHIFT;
-const GUARD_MASK: u64 = GUARDED | BRIEFLY | LEAVING;
+/// Bit of a guarded page: it leaves.
+const LEAVING: u64 = 2 << SLOT_SHIFT;
+const GUARD_MASK: u64 = GUARDED | LEAVING;
 /// Bits above these: the generation in which neither pool nor store took the page
 /// (`pager/refusal.rs`), 0 for none.
-const REFUSED_SHIFT: u32 = SLOT_SHIFT + 3;
+const REFUSED_SHIFT: u32 = SLOT_SHIFT + 2;
 const REFUSED_MASK: u64 = !0 << REFUSED_SHIFT;
 /// Generations of refusals: 1 to this.
 pub const GENERATIONS: u64 = REFUSED_MASK >> REFUSED_SHIFT;
@@ -157,30 +154,23 @@ impl PageEntry {
         self.word() & (STATE_MASK | CLAIMED | SHARED | GUARDED) == 1
     }
 
-    /// Resident and write-protected since it was loaded: as its kept copy, if that is still there.
+    /// Resident, and write-protected while it or a neighbour leaves.
     #[inline]
     pub fn is_guarded(&self) -> bool {
         self.word() & (STATE_MASK | GUARDED) == 1 | GUARDED
     }
 
-    /// Guarded ever since it was loaded: as its kept copy.
-    #[inline]
-    pub fn is_as_its_copy(&self) -> bool {
-        self.word() & (STATE_MASK | GUARDED | BRIEFLY) == 1 | GUARDED
-    }
-
-    /// A resident page is about to be guarded for a moment, with its neighbours. One that is
-    /// guarded stays so.
-    pub fn guard_briefly(&self) {
+    /// A resident page is about to be guarded, with its neighbours.
+    pub fn guard(&self) {
         if self.is_resident() && !self.is_guarded() {
-            self.0.store(self.word() | GUARDED | BRIEFLY, Ordering::SeqCst);
+            self.0.store(self.word() | GUARDED, Ordering::SeqCst);
         }
     }
 
     /// A resident page that is to leave is guarded meanwhile. It has no copy any more.
     pub fn begin_to_leave(&self) {
         self.expect(self.is_writable() && self.copy().is_none(), "begin to leave");
-        self.0.store(self.word() | GUARDED | BRIEFLY | LEAVING, Ordering::SeqCst);
+        self.0.store(self.word() | GUARDED | LEAVING, Ordering::SeqCst);
     }
 
     /// The page still leaves, so nobody has written it.
@@ -222,22 +212,6 @@ impl PageEntry {
             self.0.store(self.word() & !GUARD_MASK, Ordering::SeqCst);
         }
         guarded
-    }
-
-    /// A guarded page is about to be dropped: it is the same as its copy, which becomes the page.
-    /// `stamp`: when.
-    pub fn drop_to_copy(&self, stamp: u64) {
-        self.expect(self.is_as_its_copy() && self.copy().is_some(), "drop to copy");
-        let entry = self.copy_bits() & !KEPT;
-        self.set(3, 0, slot_of_time(stamp), entry);
-    }
-
-    /// The page was not dropped after all: it is resident and guarded, as it was, and not asked
-    /// again in this round.
-    pub fn keep_guarded(&self) {
-        self.expect(self.dropped_at().is_some(), "keep guarded");
-        let entry = self.word() & COPY_MASK;
-        self.set(1, STUCK | GUARDED, 0, KEPT | entry);
     }
 
     /// When a page that is stored left the program, if it had no limbo and nobody has begun to load
@@ -378,13 +352,6 @@ impl PageEntry {
     pub fn load_keeping(&self) {
         self.expect(matches!(self.state(), PageState::Stored(_)), "load");
         self.set(1, heat(Heat::WARM), 0, KEPT | self.word() & COPY_MASK);
-    }
-
-    /// The stored page was loaded and mapped write-protected, and its entry kept. One step: it is
-    /// never taken to be writable.
-    pub fn load_guarded(&self) {
-        self.expect(matches!(self.state(), PageState::Stored(_)), "load");
-        self.set(1, heat(Heat::WARM) | GUARDED, 0, KEPT | self.word() & COPY_MASK);
     }
 
     /// The stored page is being loaded into a slot, which the caller has for itself until the load
@@ -571,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guarded_page_goes_to_its_copy() {
+    fn a_page_that_left_without_limbo_says_when() {
         let p = new();
         p.touch_first();
         p.enter_limbo(1, false);
@@ -579,48 +546,30 @@ mod tests {
         assert_eq!(p.dropped_at(), None);
         p.begin_load(LOAD_SLOTS_MAX as u64 - 1);
         assert_eq!(p.dropped_at(), None, "the slot is no time");
-        p.load_guarded();
-        assert!(p.is_resident() && p.is_guarded() && !p.is_writable() && !p.is_shared());
-        assert!(!p.cool() && p.is_guarded() && p.cool());
+        p.load();
         for stamp in [0, STAMPS - 1] {
-            p.drop_to_copy(stamp);
+            p.begin_to_leave();
+            p.leave_to(5, stamp, false);
             assert_eq!((p.state(), p.dropped_at()), (PageState::Stored(5), Some(stamp)));
             assert!((0..LOAD_SLOTS_MAX as u64).all(|slot| !p.is_loading(slot)));
-            p.keep_guarded();
-            assert!(p.is_guarded() && p.copy() == Some(5) && p.dropped_at().is_none());
-            assert!(!p.cool() && p.cool(), "not asked again in this round");
+            p.load();
+            assert!(p.is_writable() && p.dropped_at().is_none());
         }
-        p.drop_to_copy(7);
+        p.begin_to_leave();
+        p.leave_to(5, 7, false);
         p.begin_load(3);
         assert_eq!(p.dropped_at(), None);
         p.end_load(3);
         p.load_keeping();
         p.prove_useful();
         assert!(p.is_writable() && !p.cool() && !p.cool() && !p.cool() && p.cool());
-        let guarded = || {
-            let p = new();
-            p.touch_first();
-            p.enter_limbo(1, false);
-            p.store(5);
-            p.load_guarded();
-            p
-        };
-        let p = guarded();
-        p.prove_useful();
-        assert!(p.is_guarded() && !p.cool() && !p.cool() && !p.cool() && p.cool());
-        assert!(p.unguard() && p.is_writable() && !p.unguard() && p.copy() == Some(5));
-        let p = guarded();
-        p.share();
-        assert!(p.is_shared() && !p.is_guarded() && p.own() && p.is_writable());
-        let p = guarded();
-        p.drop_to_copy(1);
+        let p = new();
+        p.touch_first();
+        p.begin_to_leave();
+        p.leave_to(5, 1, false);
         let q = new();
         q.take_over(&p);
         assert_eq!((q.state(), q.dropped_at()), (PageState::Stored(5), None));
-        q.load_guarded();
-        q.drop_to_copy(2);
-        q.stay();
-        assert!(q.is_writable() && q.copy().is_none());
     }
 
     #[test]
@@ -632,8 +581,8 @@ mod tests {
         };
         let p = resident();
         p.begin_to_leave();
-        assert!(p.is_leaving() && p.is_guarded() && !p.is_writable() && !p.is_as_its_copy());
-        p.guard_briefly();
+        assert!(p.is_leaving() && p.is_guarded() && !p.is_writable());
+        p.guard();
         assert!(p.is_leaving());
         p.leave_to(9, 3, true);
         assert_eq!((p.state(), p.dropped_at()), (PageState::Stored(9), Some(3)));
@@ -658,19 +607,14 @@ mod tests {
         let r = new();
         r.take_over(&q);
         assert!(r.is_writable() && !r.is_leaving());
-        // Its neighbour keeps what copy it has, and is not taken to be the same.
+        // Its neighbour keeps what copy it has.
         let p = resident();
         p.enter_limbo(1, false);
         p.store(5);
         p.load_keeping();
-        p.guard_briefly();
-        assert!(p.is_guarded() && !p.is_as_its_copy() && p.unguard() && p.copy() == Some(5));
-        let p = resident();
-        p.enter_limbo(1, false);
-        p.store(5);
-        p.load_guarded();
-        p.guard_briefly();
-        assert!(p.is_as_its_copy(), "it has been all the time");
+        p.guard();
+        assert!(p.is_guarded() && !p.is_leaving() && p.copy() == Some(5));
+        assert!(p.unguard() && p.is_writable() && !p.unguard() && p.copy() == Some(5));
     }
 
     #[test]
@@ -683,7 +627,7 @@ mod tests {
         p.refuse_storing(GENERATIONS);
         assert!(p.is_refused(GENERATIONS) && !p.is_refused(1) && p.is_writable());
         // Its neighbours leave, it is shared, moved and written.
-        p.guard_briefly();
+        p.guard();
         assert!(p.is_guarded() && !p.is_leaving() && p.is_refused(GENERATIONS));
         assert!(p.unguard() && p.is_writable() && p.is_refused(GENERATIONS));
         p.share();
@@ -709,9 +653,7 @@ mod tests {
     fn a_guarded_page_is_not_moved() {
         let p = new();
         p.touch_first();
-        p.enter_limbo(1, false);
-        p.store(5);
-        p.load_guarded();
+        p.guard();
         p.enter_limbo(1, false);
     }
 

@@ -25,7 +25,6 @@ const API_VERSION: u64 = 0xAA;
 const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 2;
 const COPY_MODE_DONTWAKE: u64 = 1;
-const COPY_MODE_WP: u64 = 2;
 const MOVE_MODE_DONTWAKE: u64 = 1;
 const WRITEPROTECT_MODE_WP: u64 = 1;
 
@@ -213,20 +212,18 @@ impl Userfaultfd {
         unsafe { uz_syscall!(nr::IOCTL, self.fd(), IOCTL_UNREGISTER, &raw mut r) }.map(drop)
     }
 
-    /// Fills absent pages at `dst` with the bytes at `src`, atomically page by page; `protect`:
-    /// write-protected from the first moment on.
+    /// Fills absent pages at `dst` with the bytes at `src`, atomically page by page.
     ///
     /// # Safety
     /// `src..src+pages` must be readable memory of ours, and `dst` pages that the pager manages.
-    pub unsafe fn copy(&self, dst: usize, src: usize, pages: usize, protect: bool) -> Transfer {
-        let mode = COPY_MODE_DONTWAKE | if protect { COPY_MODE_WP } else { 0 };
+    pub unsafe fn copy(&self, dst: usize, src: usize, pages: usize) -> Transfer {
         let mut done = 0;
         loop {
             let mut c = Copy {
                 dst: (dst + done * PAGE_SIZE) as u64,
                 src: (src + done * PAGE_SIZE) as u64,
                 len: ((pages - done) * PAGE_SIZE) as u64,
-                mode,
+                mode: COPY_MODE_DONTWAKE,
                 copy: 0,
             };
             // SAFETY: the caller vouches for both ranges; the kernel checks the destination.
@@ -318,10 +315,10 @@ mod tests {
         src.as_mut_slice().fill(9);
         u.register(m.addr(), m.len(), false).unwrap();
         // SAFETY: both are mappings of this test.
-        let t = unsafe { u.copy(m.addr() + PAGE_SIZE, src.addr(), 2, false) };
+        let t = unsafe { u.copy(m.addr() + PAGE_SIZE, src.addr(), 2) };
         assert_eq!(t, Transfer { done_pages: 2, stop: Stop::Complete });
         // SAFETY: as above.
-        let t = unsafe { u.copy(m.addr(), src.addr(), 4, false) };
+        let t = unsafe { u.copy(m.addr(), src.addr(), 4) };
         assert_eq!(t, Transfer { done_pages: 1, stop: Stop::Present });
         assert_eq!(m.as_slice()[..3 * PAGE_SIZE], src.as_slice()[..3 * PAGE_SIZE]);
     }

@@ -48,7 +48,7 @@ pub struct Sum {
 }
 
 /// Counters of the ways by which pages go and come.
-pub const WAYS: [Counter; 16] = [
+pub const WAYS: [Counter; 14] = [
     Counter::FirstTouches,
     Counter::LimboHits,
     Counter::QuickReturns,
@@ -57,8 +57,6 @@ pub const WAYS: [Counter; 16] = [
     Counter::AheadPages,
     Counter::HeldPages,
     Counter::CleanEvictions,
-    Counter::GuardedEvictions,
-    Counter::GuardFaults,
     Counter::LoneEvictions,
     Counter::EvictionsRefused,
     Counter::ReadBackPages,

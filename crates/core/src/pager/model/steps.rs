@@ -8,8 +8,7 @@ use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::PageState;
 
 impl World {
-    /// The hand takes pages: runs by MOVE, guarded ones at once, and, if `together`, those that lie
-    /// alone with one flush.
+    /// The hand takes pages: runs by MOVE and, if `together`, those that lie alone with one flush.
     pub fn sweep(&self, together: bool) -> Reclaimed {
         let pager = &self.pager;
         let active = pager.active().expect("active");
@@ -19,11 +18,7 @@ impl World {
         let swept = pager.sweep(&mut s, active, &mut victims, BATCH_PAGES);
         let (s, left) = pager.leave_together(s, active, &mut victims.lone);
         drop(s);
-        Reclaimed {
-            taken: swept.taken + left.taken,
-            freed: swept.dropped + left.freed,
-            refused: left.refused,
-        }
+        Reclaimed { taken: swept.taken + left.taken, ..left }
     }
 
     /// Pages all of the program's memory out, as far as the cache.
@@ -58,24 +53,11 @@ impl World {
         self.pager.after_fork_parent(&mut s, guard, false);
     }
 
-    /// Makes the cache keep copies of pages that are back, so that pages that are read come back
-    /// guarded from now on.
-    pub fn trust_copies(&self) {
-        let cache = &self.pager.active().expect("active").cache;
-        cache.set_max_kept_bytes(usize::MAX);
-        cache.trust_copies();
-    }
-
     /// How many of the program's pages are in a state.
     pub fn count(&self, is: impl Fn(PageState) -> bool) -> usize {
         let state = |page: usize| {
             self.pager.table.get(self.at(page)).map_or(PageState::None, |e| e.state())
         };
         (0..self.spec.pages).filter(|page| is(state(*page))).count()
-    }
-
-    /// How many of the program's pages are guarded.
-    pub fn guarded(&self) -> usize {
-        (0..self.spec.pages).filter(|page| self.pager.is_guarded(self.at(*page))).count()
     }
 }

@@ -81,12 +81,10 @@ fn agrees_with_the_model_with_huge_pages() {
 }
 
 /// Counters of ways that only userfaultfd has.
-const MOVERS_ONLY: [Counter; 8] = [
+const MOVERS_ONLY: [Counter; 6] = [
     Counter::QuickReturns,
     Counter::FaultAroundPages,
     Counter::AheadPages,
-    Counter::GuardedEvictions,
-    Counter::GuardFaults,
     Counter::LoneEvictions,
     Counter::HugeFaults,
     Counter::HugeEvictions,

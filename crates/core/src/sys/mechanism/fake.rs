@@ -425,7 +425,7 @@ impl Fake {
     }
 
     /// Puts bytes where there is no page. `None`: done.
-    fn put(&self, addr: usize, src: usize, is_protected: bool) -> Option<Filled> {
+    fn put(&self, addr: usize, src: usize) -> Option<Filled> {
         self.with(addr, |p, at| {
             if !p.is_registered {
                 return Some(Filled::Failed(0));
@@ -435,7 +435,7 @@ impl Fake {
             }
             // SAFETY: a page of the fake's, locked; the source is the caller's.
             unsafe { program::raw_copy(at, src, PAGE_SIZE) };
-            (p.is_present, p.is_protected, p.is_shared) = (true, is_protected, false);
+            (p.is_present, p.is_protected, p.is_shared) = (true, false, false);
             None
         })
     }
@@ -447,7 +447,7 @@ impl Fake {
             if i == reach {
                 return Filled::Again(i);
             }
-            match self.put(addr + i * PAGE_SIZE, src(i), false) {
+            match self.put(addr + i * PAGE_SIZE, src(i)) {
                 None => self.split(addr + i * PAGE_SIZE),
                 Some(Filled::Present(_)) => return Filled::Present(i),
                 Some(_) => return Filled::Failed(i),
@@ -472,14 +472,6 @@ impl Fake {
         self.fill_from(addr, pages, |_| ZEROS.as_ptr() as usize)
     }
 
-    pub fn fill_guarded(&self, addr: usize, bytes: &[u8; PAGE_SIZE]) -> bool {
-        let is_in = !self.has_trouble() && self.put(addr, bytes.as_ptr() as usize, true).is_none();
-        if is_in {
-            self.split(addr);
-        }
-        is_in
-    }
-
     pub fn fill_by_move(&self, addr: usize, slot: usize, pages: usize) -> usize {
         let reach = self.reach(pages);
         self.move_in(addr, slot, reach)
@@ -489,7 +481,7 @@ impl Fake {
         for i in 0..pages {
             let slot = slot + i;
             assert!(self.is_filled(slot), "slot {slot} has no frame");
-            if self.put(addr + i * PAGE_SIZE, self.slot_addr(slot), false).is_some() {
+            if self.put(addr + i * PAGE_SIZE, self.slot_addr(slot)).is_some() {
                 return i;
             }
             self.junk(self.slot_addr(slot));

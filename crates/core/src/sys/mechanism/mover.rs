@@ -98,11 +98,6 @@ impl<'a> Mover<'a> {
         each!(self, m => m.has_frames(slot, count))
     }
 
-    /// See [`Uffd::fill_guarded`].
-    pub fn fill_guarded(self, addr: usize, bytes: &[u8; PAGE_SIZE]) -> bool {
-        each!(self, m => m.fill_guarded(addr, bytes))
-    }
-
     /// See [`Uffd::has_drop_each`].
     pub fn has_drop_each(self) -> bool {
         each!(self, m => m.has_drop_each())

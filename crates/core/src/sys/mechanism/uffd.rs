@@ -297,7 +297,7 @@ impl Uffd {
         for _ in 0..AGAIN_TRIES {
             // SAFETY: charter.
             let t = unsafe {
-                self.fd.copy(addr + done * PAGE_SIZE, src + done * PAGE_SIZE, pages - done, false)
+                self.fd.copy(addr + done * PAGE_SIZE, src + done * PAGE_SIZE, pages - done)
             };
             done += t.done_pages;
             match t.stop {
@@ -317,14 +317,6 @@ impl Uffd {
             }
         }
         Filled::Again(done)
-    }
-
-    /// Fills one page that the program cannot write before `allow_write`. False: it is not there,
-    /// and another way may bring it.
-    pub fn fill_guarded(&self, addr: usize, bytes: &[u8; PAGE_SIZE]) -> bool {
-        // SAFETY: charter.
-        let t = unsafe { self.fd.copy(addr, bytes.as_ptr() as usize, 1, true) };
-        t.stop == Stop::Complete
     }
 
     /// Whether many pages can be dropped with one flush.
