@@ -12,10 +12,10 @@
 use core::sync::atomic::Ordering;
 
 use super::sweep::Victims;
-use super::{ALL_BY_LIMBO, Active, Locked, Pager};
+use super::{Active, Locked, Pager};
 use crate::control::{Counter, Notice};
 use crate::policy::sweeps_first;
-use crate::policy::{DIRECT_PAGES, LIMBO_LEAST_PAGES, SWEEP_PAGES, WINDOW_LEAST_PAGES};
+use crate::policy::{DIRECT_PAGES, SWEEP_PAGES, WINDOW_LEAST_PAGES};
 use crate::sys::HUGE_PAGES;
 use crate::sys::sync::look_for_abandoned;
 
@@ -72,12 +72,6 @@ fn is_window(pages: i64) -> bool {
 }
 
 impl Pager {
-    /// [`Self::limbo_target`] while the evictor drops some pages without limbo: the smaller, the
-    /// fewer leave by way of it.
-    fn limbo_target_now(&self, s: &Locked<'_>) -> i64 {
-        (self.limbo_target() * s.by_limbo as i64 / ALL_BY_LIMBO as i64).max(LIMBO_LEAST_PAGES)
-    }
-
     /// The evictor's work until free pages are above the high mark again, or a portion of it.
     /// Returns what was done.
     pub fn evict_to_watermark(&self) -> Reclaimed {
@@ -275,7 +269,7 @@ impl Pager {
         // A thread that waits for one page does not wait for a whole batch.
         let batch = direct.unwrap_or(most);
         let is_large = batch == most;
-        if sweeps_first(s.limbo.ready(), self.limbo_target_now(&s)) {
+        if sweeps_first(s.limbo.ready(), self.limbo_target()) {
             let wants_lone = self.look_for_lone(&mut s, active);
             let mut victims = Victims::new(wants_lone);
             let swept = self.sweep(&mut s, active, &mut victims, batch.max(SWEEP_PAGES));

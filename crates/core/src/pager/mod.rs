@@ -128,9 +128,6 @@ const MIN_PAGES: i64 = 256;
 /// [`MIN_PAGES`] of a process that waits for its turn.
 const PAUSED_PAGES: i64 = 32;
 
-/// The value of [`State::by_limbo`] which says that all pages leave by way of limbo.
-const ALL_BY_LIMBO: usize = 1024;
-
 // Bits of a range's `prot`, which are the kernel's PROT_*.
 const PROT_READ: u32 = 1;
 const PROT_WRITE: u32 = 2;
@@ -150,8 +147,6 @@ pub struct State {
     hand: usize,
     trail: Trail,
     lone: Lone,
-    /// Of [`ALL_BY_LIMBO`] pages that leave, so many go by way of limbo, on average.
-    by_limbo: usize,
     ahead: Ahead,
     /// The part of `ahead` that the evictor has in hand.
     coming: Ahead,
@@ -253,7 +248,6 @@ impl Pager {
                     hand: 0,
                     trail: Trail::new(),
                     lone: Lone::new(),
-                    by_limbo: ALL_BY_LIMBO,
                     ahead: Ahead::NOTHING,
                     coming: Ahead::NOTHING,
                     huge_sampling: Sampling::new(),

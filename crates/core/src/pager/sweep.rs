@@ -142,7 +142,6 @@ impl Pager {
             let picked = swept.taken + v.lone.count();
             s.trail.learn(picked, came_back, self.limit_pages());
         }
-        self.note_way(s, swept.taken, swept.taken);
         self.add(Counter::Evictions, swept.taken as u64);
         swept
     }

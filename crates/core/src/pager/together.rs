@@ -40,7 +40,7 @@ use super::evict::Reclaimed;
 use super::guard::Leaving;
 use super::huge_sampling::Evidence;
 use super::to_cache::Aged;
-use super::{ALL_BY_LIMBO, Active, Locked, Pager};
+use super::{Active, Locked, Pager};
 use crate::control::Counter;
 use crate::policy::SWEEP_MOST_PAGES;
 use crate::region::{Range, RangeFlags};
@@ -180,13 +180,6 @@ impl Pager {
             && !self.may_be_pinned()
     }
 
-    /// Learns how many of `pages` pages that left went by way of limbo.
-    pub(super) fn note_way(&self, s: &mut Locked<'_>, by_limbo: usize, pages: usize) {
-        if let Some(part) = (by_limbo * ALL_BY_LIMBO).checked_div(pages) {
-            s.by_limbo = (15 * s.by_limbo + part) / 16;
-        }
-    }
-
     /// Lets the pages that a sweep has found lying alone leave together, if they are enough; or
     /// moves them out.
     pub(super) fn leave_together<'a>(
@@ -229,7 +222,6 @@ impl Pager {
             }
         }
         self.add(Counter::Evictions, taken as u64);
-        self.note_way(s, taken, taken);
         taken
     }
 
@@ -407,7 +399,6 @@ impl Pager {
         }
         let (gone, stored) = self.let_go(s, active, &mut pages[..count]);
         self.lift(s, active, start, end);
-        self.note_way(s, 0, gone);
         for c in [Counter::Evictions, Counter::LoneEvictions] {
             self.add(c, gone as u64);
         }
