@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   UZSWAP_CONTROL_FD=700:4012:701:4013     descriptor and inode of the counters, descriptor and inode of the settings
-//!   UZSWAP_CONTROL_FD=700:4012:701:4013:7   the same, and a signal that the program before ignored
+//!   UZSWAP_CONTROL_FD=700:4012:701:4013:7   and a signal that the program before ignored
 //! ```
 //!
 //! # Why these can be trusted
