@@ -127,13 +127,8 @@ impl<S: Store> SwapCache<S> {
     /// The page of a kept entry comes again. Unless it is `Same`, the entry is freed, and the page
     /// not taken.
     pub fn take_back(&self, entry: SwapEntry, page: &Page) -> Back {
-        let print = self.print_of(page);
-        let mut s = self.state.lock();
-        let id = s.lookup(entry).expect("a kept entry is there");
-        let back = s.take_back(id, print);
-        if back != Back::Same {
-            self.drop_entry(s, entry, id);
-        }
+        let mut back = Back::Gone;
+        self.take_back_each(core::iter::once((entry, self.print_of(page))), |_, b| back = b);
         back
     }
 

@@ -18,7 +18,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys::sync::{futex_wait_shared, futex_wake_shared};
-use crate::sys::{PAGE_SIZE, now_ns};
+use crate::sys::{ADDRESS_END, PAGE_SIZE, now_ns};
 
 /// Pages that one wish can be for: as many as the buffer of a small call, so that holding them
 /// matters to no limit that a process can live with.
@@ -30,9 +30,6 @@ pub const HELD_NS: u64 = 100_000_000;
 pub const PATIENCE_NS: u64 = 500_000_000;
 /// How often a reader that waits looks whether there is still somebody to answer.
 const LOOK_NS: u64 = 20_000_000;
-
-/// The end of the addresses of a program, `region::ADDRESS_END`.
-const ADDRESSES_END: usize = 1 << 47;
 
 /// Of a state: what has become of the wish. The other bits are its number.
 const PHASE: u32 = 3;
@@ -63,11 +60,10 @@ impl Wish {
         let until = now_ns() + PATIENCE_NS;
         while now_ns() < until && is_there() {
             let seen = self.state.load(Ordering::Acquire);
-            let free = seen & PHASE == FREE;
-            if !free && self.is_unanswered(seen) {
+            if self.is_unanswered(seen) {
                 return None;
             }
-            if !free {
+            if !Wish::is_over(seen) {
                 futex_wait_shared(&self.state, seen, Some(LOOK_NS));
                 continue;
             }
@@ -119,7 +115,7 @@ impl Wish {
             return (state, None);
         }
         let page = |word: &AtomicU64| {
-            (word.load(Ordering::Relaxed) as usize).min(ADDRESSES_END) / PAGE_SIZE * PAGE_SIZE
+            (word.load(Ordering::Relaxed) as usize).min(ADDRESS_END) / PAGE_SIZE * PAGE_SIZE
         };
         let (start, end) = (page(&self.start), page(&self.end));
         (state, Some((start, end.clamp(start, start + WISHED_MOST * PAGE_SIZE))))
@@ -249,7 +245,7 @@ mod tests {
         let most = WISHED_MOST * PAGE_SIZE;
         for (start, end, pages) in [
             (0, u64::MAX, (0, most)),
-            (u64::MAX, u64::MAX, (ADDRESSES_END, ADDRESSES_END)),
+            (u64::MAX, u64::MAX, (ADDRESS_END, ADDRESS_END)),
             (2 * PAGE_SIZE as u64, 0, (2 * PAGE_SIZE, 2 * PAGE_SIZE)),
             (PAGE_SIZE as u64 + 5, 2 * PAGE_SIZE as u64, (PAGE_SIZE, 2 * PAGE_SIZE)),
         ] {

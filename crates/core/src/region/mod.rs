@@ -14,6 +14,8 @@ pub use page::{LOAD_SLOTS_MAX, PageEntry, PageState, STAMPS};
 pub use ranges::{Range, RangeFlags, Ranges};
 pub use table::{Mapped, PageTable};
 
+pub use crate::sys::ADDRESS_END;
+
 use crate::sys::PAGE_SIZE;
 
 /// Rounds an address down to its page.
@@ -30,7 +32,3 @@ pub const fn page_ceil(addr: usize) -> usize {
         None => !(PAGE_SIZE - 1),
     }
 }
-
-/// One past the highest user address that is managed (47 bits; five-level addresses are left
-/// alone).
-pub const ADDRESS_END: usize = 1 << 47;

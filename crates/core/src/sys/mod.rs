@@ -48,6 +48,10 @@ pub const PAGE_SHIFT: u32 = 12;
 pub const HUGE_BYTES: usize = 2 << 20;
 pub const HUGE_PAGES: usize = HUGE_BYTES / PAGE_SIZE;
 
+/// One past the highest user address that is managed (47 bits; five-level addresses are left
+/// alone).
+pub const ADDRESS_END: usize = 1 << 47;
+
 /// Lets another thread run.
 pub fn yield_now() {
     #[cfg(shuttle)]

@@ -27,6 +27,7 @@ mod own_memory;
 mod pieces;
 mod vmsplice;
 
+pub(super) use again::moves_memory_of_a_process;
 pub(super) use copy::{copy_in, copy_out, is_readable};
 pub(super) use hold::{is_ours, with_own_words, with_stack_held};
 pub(super) use keep::{hold_robust_list, keep, keep_named};

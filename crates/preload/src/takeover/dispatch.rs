@@ -100,7 +100,7 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
         Disposition::Signal => signals::call(t, number, args),
         Disposition::Process => process::call(t, number, args, f),
         Disposition::Descriptor => descriptors::call(number, args),
-        _ if matches!(number, nr::PROCESS_VM_READV | nr::PROCESS_VM_WRITEV) => {
+        Disposition::Special if buffers::moves_memory_of_a_process(number) => {
             others::call(t, number, args).map(Answer::Result)
         }
         Disposition::Special => buffers::special(t, number, args),

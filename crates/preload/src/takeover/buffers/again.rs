@@ -23,8 +23,12 @@ pub(super) fn may_help(t: &'static ThreadBlock, number: usize, a: &Args) -> bool
 /// Whether the memory that a call does not find may be another process's. To look for more memory
 /// of this one would then be in vain, and takes milliseconds.
 fn is_of_another(number: usize, a: &Args) -> bool {
-    let names_one = matches!(number, nr::PROCESS_VM_READV | nr::PROCESS_VM_WRITEV);
-    names_one && !is_ours(a[0] as u32 as usize)
+    moves_memory_of_a_process(number) && !is_ours(a[0] as u32 as usize)
+}
+
+/// Whether a call moves memory between this process and one that it names.
+pub(in crate::takeover) fn moves_memory_of_a_process(number: usize) -> bool {
+    matches!(number, nr::PROCESS_VM_READV | nr::PROCESS_VM_WRITEV)
 }
 
 /// Whether a call may have taken something before it answers EFAULT.
