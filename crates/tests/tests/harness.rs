@@ -23,7 +23,10 @@ fn main() -> ExitCode {
     let w = workshop.clone();
     suite.add("watch_sees_the_memory_of_a_program", move || {
         let touch = w.program("touch");
-        let run = Job::new([touch.as_os_str(), "100".as_ref(), "1".as_ref()]).run(&w)?;
+        // Twenty rounds last about two seconds: of one, a watch that finds no processor for 50 ms
+        // never sees the whole.
+        let run =
+            Job::new([touch.as_os_str(), "100".as_ref(), "1".as_ref(), "20".as_ref()]).run(&w)?;
         let seen = [run.peaks.process_bytes, run.peaks.tree_bytes, run.peaks.group_bytes];
         let near = |bytes: u64| (99 * MIB..110 * MIB).contains(&bytes);
         Ok(Verdict::check(run.succeeded() && seen.into_iter().all(near), || run.report()))
@@ -32,7 +35,7 @@ fn main() -> ExitCode {
     let w = workshop.clone();
     suite.add("watch_sums_a_tree", move || {
         let touch = w.program("touch");
-        let both = format!("{0} 50 1 & {0} 50 1 && wait", touch.display());
+        let both = format!("{0} 50 1 20 & {0} 50 1 20 && wait", touch.display());
         let run = Job::new(["sh", "-c", &both]).run(&w)?;
         let ok = run.succeeded() && run.peaks.tree_bytes > run.peaks.process_bytes;
         Ok(Verdict::check(ok, || run.report()))
