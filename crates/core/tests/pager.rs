@@ -309,7 +309,7 @@ fn on_demand(base: usize, pages: usize) {
         let is_there = |page: &usize| PAGER.table.get(*page).is_some_and(|e| e.is_resident());
         (from..to).step_by(P).filter(is_there).count()
     };
-    assert_eq!(PAGER.make_cold(half, base + pages * P), base + pages * P);
+    PAGER.make_cold(half, base + pages * P);
     // Compressed, a page takes half of what it took. By protection faults pages go one by one, not
     // by batches, and where its copy is there each frees all of what it took.
     reclaim(pages as u64 / 8);

@@ -1,6 +1,6 @@
 //! The pager's own policy, from the parts in `uzswap::policy` by which `pager/sweep.rs` and
-//! `pager/evict.rs` go: the heat of pages, by which the hand takes them (`Heat`); the ring of
-//! limbo, and its target; the windows that go first (`Trail`); and the sizes of a step.
+//! `pager/evict.rs` go: the ring of limbo, and its target; the windows that go first (`Trail`); and
+//! the sizes of a step.
 //!
 //! Simulated here is what lies between them: the hand goes over the numbers of pages, which are in
 //! the order of addresses, by a bitmap of those that are resident. It differs from the pager in
@@ -21,7 +21,6 @@ use uzswap::policy::{
     DIRECT_PAGES, POOL_FIRST_PERCENT, SWEEP_PAGES, batch_pages, limbo_slots, limbo_target,
     next_window, sweeps_first,
 };
-use uzswap::region::Heat;
 
 use super::sequence::Policy;
 
@@ -39,8 +38,7 @@ enum Place {
 
 pub struct Own {
     resident: Bitmap,
-    /// Of every page how hot it is, and its slot if it is in limbo.
-    heat: Vec<Heat>,
+    /// Of every page its slot, if it is in limbo.
     slots: Vec<u32>,
     was_touched: Vec<bool>,
     /// Of every page that is not resident: it was taken as the end of the trail.
@@ -94,7 +92,6 @@ impl Own {
         limbo.init(slots, 0).expect("memory for the simulation");
         Own {
             resident: Bitmap::new(lives),
-            heat: vec![Heat::COLD; lives],
             slots: vec![NO_SLOT; lives],
             was_touched: vec![false; lives],
             was_from_trail: vec![false; lives],
@@ -149,7 +146,7 @@ impl Own {
             let (mut looked, mut went) = (0, 0);
             while looked < run.pages && taken + went < SWEEP_PAGES {
                 let page = run.start + looked;
-                if self.resident.has(page) && self.heat[page] <= Heat::WARM {
+                if self.resident.has(page) {
                     if !self.take(page, true) {
                         self.trail.took(looked, went);
                         return taken + went;
@@ -173,11 +170,10 @@ impl Own {
                 wraps += 1;
                 continue;
             };
-            match self.heat[page].cooled() {
-                Some(cooled) => self.heat[page] = cooled,
-                None if self.take(page, false) => taken += 1,
-                None => break,
+            if !self.take(page, false) {
+                break;
             }
+            taken += 1;
             self.hand = page + 1;
         }
         taken
@@ -215,13 +211,11 @@ impl Policy for Own {
             Place::Limbo(slot) => {
                 self.limbo.kill(slot);
                 self.slots[i] = NO_SLOT;
-                self.heat[i] = Heat::HOT;
                 self.came_back += usize::from(!self.was_from_trail[i]);
             }
             Place::Out => {
                 self.make_room();
                 let was_touched = std::mem::replace(&mut self.was_touched[i], true);
-                self.heat[i] = if was_touched { Heat::WARM } else { Heat::COLD };
                 self.came_back += usize::from(was_touched && !self.was_from_trail[i]);
                 if was_touched && let Some(window) = self.stream.miss(i, batch_pages(self.limit)) {
                     self.trail.follow(window, self.limit);
@@ -294,7 +288,6 @@ impl Bitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pages::Random;
 
     const PAGES: usize = 1600;
 
@@ -331,9 +324,8 @@ mod tests {
                 .all(|p| matches!(own.place(p), Place::Limbo(_)))
         );
         assert_eq!(own.place(SWEEP_PAGES as u32), Place::Resident);
-        // Touched there it is there, and hot; what had gone comes back warm.
+        // Touched there it is there; what had gone comes back.
         assert_eq!(touch(&mut own, [20, 0]), 1);
-        assert_eq!((own.heat[20], own.heat[0]), (Heat::HOT, Heat::WARM));
         assert_eq!((own.place(20), own.place(0)), (Place::Resident, Place::Resident));
     }
 
@@ -353,25 +345,6 @@ mod tests {
             "{}",
             own.limbo.ready()
         );
-    }
-
-    #[test]
-    fn a_page_that_is_touched_in_limbo_survives_four_rounds_of_the_hand() {
-        let mut own = Own::new(100 * PAGES, PAGES);
-        touch(&mut own, 0..=PAGES as u32);
-        assert_eq!(touch(&mut own, [20]), 1);
-        let (mut heats, mut random) = (vec![own.heat[20]], Random(9));
-        while own.place(20) == Place::Resident {
-            // Anywhere: a hand that follows new pages upwards would not come round.
-            touch(
-                &mut own,
-                [PAGES as u32 + 1 + (random.next() >> 20) as u32 % (90 * PAGES as u32)],
-            );
-            if heats.last() != Some(&own.heat[20]) {
-                heats.push(own.heat[20]);
-            }
-        }
-        assert_eq!(heats, [3, 2, 1, 0].map(Heat::from_bits));
     }
 
     #[test]

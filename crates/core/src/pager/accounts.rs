@@ -177,7 +177,6 @@ mod tests {
         write(&w, 0..8);
         w.page_out();
         write(&w, 8..PAGES);
-        w.pager.make_cold(w.at(8), w.at(PAGES));
         w.sweep(false);
         write(&w, 15..16);
         write(&w, 10..11);

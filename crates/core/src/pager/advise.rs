@@ -2,26 +2,27 @@
 //! MADV_PAGEOUT, MADV_WILLNEED).
 //!
 //! ```text
-//!   cold      the hand takes these pages when it comes by, however hot they were
-//!   page out  make cold ─> sweep that part ─> give limbo's oldest, as many as were taken, to the cache
+//!   cold      the sweep takes these pages before others (policy/trail.rs)
+//!   page out  sweep that part ─> give limbo's oldest, as many as were taken, to the cache
 //!   will need stored pages come in, as for a system call, up to a part of the limit
 //! ```
 //!
 //! Each is done in portions: the lock is free between them, and the caller lets signals in. A
-//! portion returns where the next one begins. Pages that are shared since a fork are left to their
-//! users, as in the kernel.
+//! portion returns where the next one begins. MADV_PAGEOUT leaves pages that are shared since a
+//! fork to their users, as in the kernel.
 
 use super::fill::Serve;
 use super::sweep::Swept;
 use super::{Active, Locked, Pager};
 use crate::policy::BATCH_PAGES;
+use crate::policy::trail::Run;
 use crate::region::table::{LEAF_BYTES, MiddleEntry, SKIP_BYTES};
 use crate::region::{ADDRESS_END, PageEntry, Range, RangeFlags};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Bytes of which only words are changed, or looked at, under one hold of the lock: 65 536 words,
-/// less than a millisecond.
-const COLD_BYTES: usize = 128 * LEAF_BYTES;
+/// Bytes of which words are looked at under one hold of the lock: 65 536 words, less than a
+/// millisecond.
+const LOOK_BYTES: usize = 128 * LEAF_BYTES;
 /// Pages of a portion that go out: some milliseconds, for most of which the lock is free.
 const OUT_PAGES: usize = 1024;
 /// Sweeps in a row that take nothing, after which the rest of a portion stays: limbo is full of
@@ -41,17 +42,10 @@ impl Pager {
         self.limit_pages() / BROUGHT_MOST
     }
 
-    /// Makes a portion of `[start, end)` cold: the program does not need it soon, so it goes before
-    /// other pages.
-    pub fn make_cold(&self, start: usize, end: usize) -> usize {
-        let next = end.min(start.saturating_add(COLD_BYTES));
-        let _s = self.enter();
-        self.table.for_each_occupied(start, next, |_, _, e| {
-            if !e.is_shared() {
-                e.make_cold();
-            }
-        });
-        next
+    /// Lets the pages of `[start, end)` go before other pages: the program does not need them soon.
+    pub fn make_cold(&self, start: usize, end: usize) {
+        let pages = end.saturating_sub(start) >> PAGE_SHIFT;
+        self.enter().trail.advise(Run { start: start >> PAGE_SHIFT, pages });
     }
 
     /// Takes a portion of `[start, end)` out of the program.
@@ -66,7 +60,7 @@ impl Pager {
                 at = end;
                 break;
             }
-            let stop = end.min((at / COLD_BYTES + 1) * COLD_BYTES);
+            let stop = end.min((at / LOOK_BYTES + 1) * LOOK_BYTES);
             let Some(run) = self.next_to_go(active, at, stop) else {
                 at = stop;
                 if at == end {
@@ -193,13 +187,13 @@ impl Pager {
         Range { start: part.start.next_multiple_of(unit), end: part.end / unit * unit, ..part }
     }
 
-    /// Takes pages of a run out, however hot they are: a batch of them, or a huge page.
+    /// Takes pages of a run out: a batch of them, or a huge page.
     fn sweep_part(&self, s: &mut Locked<'_>, active: &Active, run: Range) -> (Swept, usize) {
         let most = self.batch_pages();
         self.table.for_each_occupied(run.start, run.end, |_, _, e| {
             #[cfg(test)]
             tests::STEPS.set(tests::STEPS.get() + 1);
-            e.make_cold();
+            e.unstick();
         });
         self.sweep_run(s, active, run, most)
     }
@@ -371,10 +365,6 @@ mod tests {
     fn what_is_cold_goes_before_what_is_not() {
         let w = world(4096);
         let mut thread = fill(&w);
-        // All of them are hot: the hand that comes by cools them before it takes them.
-        for page in 0..PAGES {
-            w.pager.table.word(w.at(page), |_, e| e.prove_useful());
-        }
         w.pager.make_cold(w.at(40), w.at(40) + 8 * PAGE_SIZE);
         w.sweep(false);
         // The order in which they left is that of their slots.

@@ -130,7 +130,7 @@ impl Pager {
             if let Ok((m, e)) = self.table.ensure(page)
                 && e.state() == PageState::None
             {
-                e.adopt();
+                e.touch_first();
                 m.count(1, 1);
                 self.resident.fetch_add(1, Ordering::Relaxed);
             }
@@ -173,7 +173,6 @@ impl Pager {
                 e.load()
             }
             if was_away_for_a_moment {
-                e.prove_useful();
                 self.add(Counter::QuickReturns, 1);
             }
             m.count(1, 0);
@@ -613,7 +612,7 @@ mod tests {
         };
         assert_eq!([0, 3].map(take), [1, 1]);
         w.fake().set_prot(w.at(1), PAGE_SIZE, READ_WRITE);
-        let goes = |page: usize| w.pager.table.word(w.at(page), |_, e| e.cool());
+        let goes = |page: usize| w.pager.table.word(w.at(page), |_, e| e.pass());
         assert_eq!([1, 2, 5].map(goes), [false, true, true]);
         assert_eq!((state(&w, 4), w.pager.resident_pages()), (PageState::None, 3));
         assert_eq!(w.active().cache.counters().stored_pages, 5, "its copy is of no use");

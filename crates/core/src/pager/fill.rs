@@ -291,7 +291,6 @@ mod tests {
     fn a_page_that_comes_back_from_limbo_leaves_its_slot_empty() {
         let w = world();
         let mut thread = fill(&w, 4);
-        w.pager.make_cold(w.at(0), w.at(4));
         w.sweep(false);
         let PageState::Limbo(slot) = state(&w, 1) else { panic!("{:?}", state(&w, 1)) };
         let touch = thread.access(w.at(1), false, |b| assert_eq!(b[7], 2));

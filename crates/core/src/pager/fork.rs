@@ -226,7 +226,6 @@ mod tests {
         const MANY: usize = 64;
         let w = World::new(Spec { slots: 1024, ..Spec::roomy(MANY) });
         write(&w, MANY);
-        w.pager.make_cold(w.at(0), w.at(MANY));
         w.sweep(false);
         assert!(w.stock() && w.pager.limbo_pages() > 0);
         w.fork_in_vain();

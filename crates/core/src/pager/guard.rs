@@ -108,8 +108,7 @@ impl Pager {
         let mut stored = 0;
         for page in &pages[..gone] {
             stored += self.note_left_directly(s, *page) as usize;
-            let range = self.ranges.find(*page).expect("a page that went has a range");
-            self.note_taken(s, active, &range, *page, 1);
+            self.note_taken(s, active, *page, 1);
         }
         self.count_left_directly(gone, stored);
         (gone, stored)
@@ -186,7 +185,6 @@ mod tests {
     #[test]
     fn a_guarded_page_is_not_swept() {
         let w = guarded(&[4]);
-        w.pager.make_cold(w.at(0), w.at(PAGES));
         w.sweep(false);
         assert_eq!(w.pager.state_of(w.at(4)), PageState::Resident);
         assert!(matches!(w.pager.state_of(w.at(8)), PageState::Limbo(_)));

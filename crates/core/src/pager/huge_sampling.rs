@@ -19,10 +19,6 @@
 //! that was wrong it costs some ten faults instead of one. To come whole wrongly loads 511 pages
 //! and takes their memory.
 //!
-//! A stretch of which some pages are always in never comes whole. Its halves may come and go by
-//! turns for ever, if the hand finds one half warm and the other cold at each pass. So where a
-//! dense stretch loses a page, the others go with it.
-//!
 //! First touches are believed to be dense, as the kernel does, until pages on their way out say
 //! otherwise: a page that is still zero was not written.
 
@@ -190,13 +186,6 @@ impl Sampling {
             return self.first.is_high();
         }
         occupied >= DENSE_PAGES && self.back.is_high() && usage.dense != Some(false)
-    }
-
-    /// Whether a stretch that is in memory page by page had better go out altogether, so that it
-    /// can come whole: it is known to be dense. A page that stays would keep it from ever being a
-    /// huge page again.
-    pub fn goes_whole(&self, usage: Usage, occupied: usize) -> bool {
-        usage.dense == Some(true) && self.may_come_whole(usage, occupied.max(1))
     }
 
     /// All pages of a stretch are in, some of which came page by page: such a stretch is dense,
@@ -438,14 +427,11 @@ mod tests {
             (usage, _) = u.judge(usage, 9);
         }
         let mut fulls = 0;
-        while !u.goes_whole(usage, HUGE_PAGES) {
+        while !u.may_come_whole(usage, HUGE_PAGES) {
             usage = u.saw_full(usage);
             fulls += 1;
         }
-        assert_eq!((fulls, u.may_come_whole(usage, HUGE_PAGES)), (3, true));
-        assert!(
-            !u.goes_whole(Usage::default(), HUGE_PAGES) && !u.goes_whole(usage, DENSE_PAGES - 1)
-        );
+        assert_eq!((fulls, usage.dense), (3, Some(true)));
     }
 
     #[test]

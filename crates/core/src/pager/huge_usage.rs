@@ -41,29 +41,22 @@ impl Pager {
         });
     }
 
-    /// Notes that `pages` pages of `range` from `page` on went out, not as a huge page.
+    /// Notes that `pages` pages from `page` on went out, not as a huge page.
     pub(super) fn note_taken(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-        range: &Range,
         page: usize,
         pages: usize,
     ) {
-        let Some(mechanism) = active.mechanism.as_huge() else { return };
+        if active.mechanism.as_huge().is_none() {
+            return;
+        }
         self.table.for_each_stretch(page, page + pages * PAGE_SIZE, |start, m| {
             let usage = Usage::from_bits(m.usage());
             if m.resident() == 0 {
                 let ended = if usage.is_probed { s.huge_sampling.end_probe(start) } else { None };
                 self.judge(s, ended);
-            } else if s.huge_sampling.goes_whole(usage, m.occupied() as usize)
-                && !mechanism.keeps_tables()
-                && self.may_be_huge(active, range, start)
-            {
-                // The whole stretch becomes cold. Otherwise its younger pages would stay when these
-                // go, and pages that are in keep their neighbours from coming back whole.
-                let stretch = start..start + HUGE_BYTES;
-                self.table.for_each_occupied(stretch.start, stretch.end, |_, _, e| e.make_cold());
             }
         });
     }

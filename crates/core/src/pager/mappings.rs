@@ -235,7 +235,6 @@ mod tests {
             if random.below(2) == 0 {
                 w.write([page], |_, b| b[8] = 1);
             } else {
-                w.pager.make_cold(w.at(page), w.at(page + 1));
                 let s = &mut w.pager.enter();
                 let _ = w.pager.take_run(s, w.active(), w.at(page), 1, false);
             }

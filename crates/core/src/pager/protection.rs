@@ -412,7 +412,6 @@ mod tests {
     fn units_are_as_small_as_the_kernels_mappings_allow() {
         let w = world();
         assert_eq!(w.pager.unit_pages(), 1);
-        w.pager.make_cold(w.at(0), w.at(0) + PAGES * PAGE_SIZE);
         w.sweep(false);
         assert!(matches!(w.pager.state_of(w.at(0)), PageState::Limbo(_)));
         w.fake().set_trouble(1);
@@ -450,7 +449,6 @@ mod tests {
     #[test]
     fn a_page_that_was_shown_before_the_kernel_was_short_of_mappings_is_resident() {
         let w = world();
-        w.pager.make_cold(w.at(0), w.at(0) + PAGES * PAGE_SIZE);
         w.sweep(false);
         assert_eq!(read(&w, 1), Touch::Done);
         w.pager.unit_pages_least.store(4, Ordering::Relaxed);

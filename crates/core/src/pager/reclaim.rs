@@ -62,7 +62,7 @@ impl Pager {
             ALL_PAGES => i64::MIN,
             _ => self.used_pages().saturating_sub_unsigned(pages),
         };
-        // The words that the hand passes in a round, roughly; a page is hot three times at most.
+        // The words that the hand passes in a round, roughly.
         let words =
             self.resident_pages().max(0) as usize + self.ranges.total_bytes() / LEAF_BYTES * 8;
         Reclaim {
@@ -70,7 +70,7 @@ impl Pager {
             enough,
             left: self.resident_pages(),
             barren: 0,
-            barren_max: 16 + 8 * words / SWEEP_LOOK_PAGES,
+            barren_max: 16 + 4 * words / SWEEP_LOOK_PAGES,
             fruitless: 0,
             waits: 0,
         }

@@ -37,8 +37,8 @@ const MOMENT_NS: u64 = 200_000_000;
 const RESTS: u64 = u64::MAX;
 /// Pages that a process that keeps all may have over its limit: more than there are.
 const ALL: i64 = 1 << 40;
-/// Passes over each word in a round of the clock: a page is hot three times at most.
-const PASSES: usize = 4;
+/// Passes over each word in a round of the clock: a page is stuck once at most.
+const PASSES: usize = 2;
 /// The room in the pool, as a divisor of the resident pages, that starts another trial of all
 /// refused pages.
 const ROOM: i64 = 8;

@@ -1,14 +1,15 @@
-//! The sweep: cold pages leave the program, most of them for limbo.
+//! The sweep: pages leave the program, most of them for limbo.
 //!
 //! ```text
 //!   pick (lock): victims, each with its way    runs    | huge pages | pages that lie alone
 //!   leave (under claims, without the lock):    take.rs | huge.rs    | together.rs
 //! ```
 //!
-//! A clock over the addresses: each pass cools a page, and a cold page is taken. Going by address
-//! makes runs, which suit the kernel: one MOVE and one flush for many pages. Pages that came in by
-//! windows and lie behind the access go before that (`policy/trail.rs`), and those that lie alone
-//! leave together (`together.rs`).
+//! A clock over the addresses takes what it comes to. The pages' second chance is limbo, which sees
+//! every touch; degrees of heat beside that cost more than they won (docs/decisions/0017). Going by
+//! address makes runs, which suit the kernel: one MOVE and one flush for many pages. Pages that
+//! came in by windows and lie behind the access go before that, and those that the program calls
+//! cold (`policy/trail.rs`). Pages that lie alone leave together (`together.rs`).
 
 use core::sync::atomic::Ordering;
 
@@ -174,8 +175,7 @@ impl Pager {
         swept
     }
 
-    /// Takes up to `most` pages out, however hot they are, of a run of one range. Returns where to
-    /// go on.
+    /// Takes up to `most` pages out of a run of one range. Returns where to go on.
     pub(super) fn sweep_run(
         &self,
         s: &mut Locked<'_>,
@@ -191,31 +191,33 @@ impl Pager {
         (swept, next)
     }
 
-    /// Picks up to `want` pages of those that came in by windows, the oldest first.
+    /// Picks up to `want` pages of those that go first: called cold, or come in by windows.
     fn pick_of_trail(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims, want: usize) {
         let limit = self.limit_pages();
         while !v.is_enough(want)
             && !v.lone.is_enough()
             && let Some(run) = s.trail.next(limit)
         {
-            let start = run.start << PAGE_SHIFT;
-            let Some(range) = self.ranges.find(start).filter(Range::is_swept) else {
+            let (start, run_end) = (run.start << PAGE_SHIFT, (run.start + run.pages) << PAGE_SHIFT);
+            let Some(range) = self.ranges.next_from(start).filter(|r| r.start < run_end) else {
                 s.trail.took(run.pages, 0);
                 continue;
             };
-            let end = range.end.min(start + run.pages * PAGE_SIZE);
+            let (from, end) = (start.max(range.start), range.end.min(run_end));
             let (before, most) = (v.pages, want - v.pages);
-            let next =
-                self.pick_in(s, active, Range { end, ..range }, start, v, (want, most), true);
-            let passed =
-                if next < end { next.saturating_sub(start) >> PAGE_SHIFT } else { run.pages };
-            s.trail.took(passed, v.pages - before);
+            v.looked += 1;
+            let next = if range.is_swept() {
+                self.pick_in(s, active, Range { end, ..range }, from, v, (want, most), true)
+            } else {
+                end
+            };
+            s.trail.took(next.saturating_sub(start) >> PAGE_SHIFT, v.pages - before);
             v.lone_as_runs();
         }
     }
 
-    /// Picks cold pages, going on from where the hand stopped, until there are `want`. The last run
-    /// of them may have `run_most` pages.
+    /// Picks pages, going on from where the hand stopped, until there are `want`. The last run of
+    /// them may have `run_most` pages.
     fn pick_by_hand(
         &self,
         s: &mut Locked<'_>,
@@ -264,7 +266,7 @@ impl Pager {
         use crate::region::table::LEAF_BYTES;
         let generation = self.generation();
         let goes = |e: &PageEntry| {
-            !e.is_refused(generation) && if from_trail { e.may_leave_trail() } else { e.cool() }
+            !e.is_refused(generation) && if from_trail { !e.is_stuck() } else { e.pass() }
         };
         let mut addr = start;
         while addr < range.end && !v.is_enough(want) {
@@ -293,8 +295,8 @@ impl Pager {
                 continue;
             }
             let (run, passed) = match active.mechanism.has_units() {
-                true => self.cold_units(&range, addr, &goes),
-                false => self.cold_run(s, &range, addr, run_most, &goes),
+                true => self.units_to_go(&range, addr, &goes),
+                false => self.run_to_go(s, &range, addr, run_most, &goes),
             };
             v.looked += passed;
             if run == 0 {
@@ -333,9 +335,9 @@ impl Pager {
         }
     }
 
-    /// The length of the run of cold pages at `addr`, all shared by fork or none, `most` at most;
-    /// and the number of pages looked at.
-    fn cold_run(
+    /// The length of the run of pages at `addr` that may go, all shared by fork or none, `most` at
+    /// most; and the number of pages looked at.
+    fn run_to_go(
         &self,
         s: &Locked<'_>,
         range: &Range,
@@ -351,9 +353,9 @@ impl Pager {
         let mut run = 0;
         while run < most {
             let page = addr + run * PAGE_SIZE;
-            let is_cold =
+            let may_leave =
                 self.table.get(page).is_some_and(|e| alike(e) && self.is_free(s, page) && goes(e));
-            if !is_cold || run > 0 && begins_huge(page) {
+            if !may_leave || run > 0 && begins_huge(page) {
                 break;
             }
             run += 1;
@@ -363,19 +365,19 @@ impl Pager {
 
     /// With protection faults units leave, neighbours together, as each run is two calls of the
     /// kernel. Returns the pages of the run, and the number of pages looked at.
-    fn cold_units(
+    fn units_to_go(
         &self,
         range: &Range,
         addr: usize,
         goes: &dyn Fn(&PageEntry) -> bool,
     ) -> (usize, usize) {
-        let (mut run, mut passed) = self.cold_unit(range, addr, goes);
+        let (mut run, mut passed) = self.unit_to_go(range, addr, goes);
         while 0 < run && run == passed && run < UNITS_RUN_PAGES {
             let next = addr + run * PAGE_SIZE;
             if next >= range.end || self.state_of(next) != PageState::Resident {
                 break;
             }
-            let (more, looked) = self.cold_unit(range, next, goes);
+            let (more, looked) = self.unit_to_go(range, next, goes);
             (run, passed) = (run + more, passed + looked);
             // A unit that begins with a refused page has no run, and nothing was looked at.
             if more == 0 {
@@ -386,8 +388,8 @@ impl Pager {
     }
 
     /// With protection faults the unit around `addr` decides: returns the resident pages of its
-    /// part from `addr` on, if all are cold, and the number of pages looked at.
-    fn cold_unit(
+    /// part from `addr` on, if all may go, and the number of pages looked at.
+    fn unit_to_go(
         &self,
         range: &Range,
         addr: usize,
@@ -399,10 +401,10 @@ impl Pager {
         let generation = self.generation();
         let may_go = |e: &PageEntry| e.is_resident() && !e.is_refused(generation);
         let is_resident = |i: &usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(may_go);
-        let is_cold = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(goes);
-        // Every page of the unit is cooled, whether or not one of them is still warm.
-        let warm = (0..most).filter(is_resident).filter(|i| !is_cold(*i)).count();
-        if warm > 0 {
+        let may_leave = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(goes);
+        // The hand passes every page of the unit, whether or not one of them is stuck.
+        let stuck = (0..most).filter(is_resident).filter(|i| !may_leave(*i)).count();
+        if stuck > 0 {
             return (0, most);
         }
         let run = (0..most).take_while(is_resident).count();

@@ -76,7 +76,7 @@ impl Pager {
             self.share_again(rest, end);
         }
         self.end_claim(s, addr, run);
-        self.note_taken(s, active, &range, addr, t.pages);
+        self.note_taken(s, active, addr, t.pages);
         if t.next == Next::Stuck && free > t.pages {
             self.add(Counter::MoveBusy, 1);
         }

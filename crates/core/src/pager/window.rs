@@ -199,7 +199,6 @@ mod tests {
         // These are other pages, whose frames stay behind.
         world.map(2 * PAGES, 4 * PAGES, READ_WRITE);
         fill(&mut thread, 2 * PAGES, 4 * PAGES);
-        world.pager.make_cold(world.at(2 * PAGES), world.at(6 * PAGES));
         world.sweep(false);
         assert!(world.stock());
         world

@@ -1,9 +1,8 @@
 //! Limbo without frames: which of the pages that left without it would still be there.
 //!
 //! A page that was compressed before it left (`pager/together.rs`) needs no limbo: a frame of its
-//! own would be kept only for its second chance. Such a page gets its second chance by the clock
-//! instead. It notes when it went; a page that comes back before a limbo full of others has gone in
-//! this way has proved useful, as if it had been found in limbo.
+//! own would be kept only for its second chance. Such a page notes when it went; one that comes
+//! back before a limbo full of others has gone in this way counts as one that was found in limbo.
 //!
 //! The time is told in 64ths of limbo and fits a page's word. It wraps after many times limbo's
 //! size, so a page that is taken for younger than it is does not matter.

@@ -2,16 +2,16 @@
 //! recorded faults under them.
 //!
 //! ```text
-//!            the hand passes: one degree colder           the oldest first
-//!   RESIDENT -------------------------------> (cold) LIMBO ---------------> out
-//!      ^  Heat                                          |  a ring of `limbo_target` pages
-//!      +------------------------------------------------+
-//!                  touched there: hot
+//!            the hand comes by          the oldest first
+//!   RESIDENT ------------------> LIMBO ------------------> out
+//!      ^                           |  a ring of `limbo_target` pages
+//!      +---------------------------+
+//!            touched there
 //! ```
 //!
-//! The rules know pages as numbers: [`Heat`](crate::region::Heat) decides which pages the hand
-//! takes, [`trail`] which go before that, [`limbo`] is the first-in first-out part, and the figures
-//! below say how much of each. How the hand gets from page to page is not here: the pager goes by
+//! The rules know pages as numbers: the hand takes them in their order, [`trail`] says which go
+//! before that, [`limbo`] is the first-in first-out part, and the figures below say how much of
+//! each. How the hand gets from page to page is not here: the pager goes by
 //! ranges, runs and huge pages (`pager/sweep.rs`), the simulator by a bitmap.
 
 pub mod ghost;

@@ -17,6 +17,9 @@
 //! pages that it takes there come back, the rest is in use, and the trail is on. The hand still
 //! takes one page in [`SHARE`], so that a change is noticed. A page's word says which of the two
 //! took it (`PageEntry::was_from_trail`).
+//!
+//! Pages that the program calls cold (MADV_COLD) go before all others, once, whether the trail is
+//! on or not.
 
 use super::WINDOW_LEAST_PAGES;
 
@@ -43,11 +46,24 @@ const EPOCH_LEAST_PAGES: i64 = 256;
 const ON_PERCENT: u64 = 70;
 const OFF_PERCENT: u64 = 40;
 
+/// Runs of cold pages that are remembered. Where a program names more before memory is short, the
+/// oldest are forgotten, and go in their turn.
+const ADVISED_MAX: usize = 16;
+
 /// Consecutive pages, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Run {
     pub start: usize,
     pub pages: usize,
+}
+
+impl Run {
+    /// Goes on `pages` pages, to the end at most; says how many those are.
+    fn skip(&mut self, pages: usize) -> usize {
+        let pages = pages.min(self.pages);
+        *self = Run { start: self.start + pages, pages: self.pages - pages };
+        pages
+    }
 }
 
 /// Windows that came in one after the other, and whether they go first.
@@ -56,6 +72,9 @@ pub struct Trail {
     oldest: usize,
     len: usize,
     pages: usize,
+    /// Runs that the program calls cold, the oldest first.
+    advised: [Run; ADVISED_MAX],
+    advised_len: usize,
     /// Pages by which the trail is ahead of its share, or behind.
     ahead: i64,
     is_hands_turn: bool,
@@ -81,6 +100,8 @@ impl Trail {
             oldest: 0,
             len: 0,
             pages: 0,
+            advised: [Run { start: 0, pages: 0 }; ADVISED_MAX],
+            advised_len: 0,
             ahead: 0,
             is_hands_turn: false,
             taken: 0,
@@ -111,9 +132,29 @@ impl Trail {
         self.pages += run.pages;
     }
 
-    /// The run that is to go next, if it is the trail's turn. The caller says by `took` how far it
-    /// has got.
+    /// The pages of `run` are to go before all others, after those of which that was said before.
+    pub fn advise(&mut self, run: Run) {
+        if run.pages == 0 {
+            return;
+        }
+        if self.advised_len == ADVISED_MAX {
+            self.drop_advised();
+        }
+        self.advised[self.advised_len] = run;
+        self.advised_len += 1;
+    }
+
+    fn drop_advised(&mut self) {
+        self.advised.rotate_left(1);
+        self.advised_len -= 1;
+    }
+
+    /// The run that is to go next, if one is cold or it is the trail's turn. The caller says by
+    /// `took` how far it has got.
     pub fn next(&self, limit_pages: i64) -> Option<Run> {
+        if self.advised_len > 0 {
+            return Some(self.advised[0]);
+        }
         let is_long = self.pages as i64 > gap(limit_pages) && self.len > GAP_RUNS;
         (self.is_on && is_long && !self.is_hands_turn).then(|| self.runs[self.oldest])
     }
@@ -121,11 +162,15 @@ impl Trail {
     /// Notes that `taken` of the first `looked` pages of the run that [`Trail::next`] returned were
     /// taken, and that no more are to be had of those.
     pub fn took(&mut self, looked: usize, taken: usize) {
+        if self.advised_len > 0 {
+            self.advised[0].skip(looked);
+            if self.advised[0].pages == 0 {
+                self.drop_advised();
+            }
+            return;
+        }
         let run = &mut self.runs[self.oldest];
-        let looked = looked.min(run.pages);
-        run.start += looked;
-        run.pages -= looked;
-        self.pages -= looked;
+        self.pages -= run.skip(looked);
         if run.pages == 0 {
             self.drop_oldest();
         }
@@ -181,6 +226,22 @@ mod tests {
 
     fn windows(t: &mut Trail, runs: usize) {
         (0..runs).for_each(|i| t.follow(Run { start: i * 64, pages: 64 }, LIMIT));
+    }
+
+    #[test]
+    fn cold_pages_go_before_all_others_and_once() {
+        let mut t = Trail::new();
+        let run = |start, pages| Run { start, pages };
+        t.advise(run(7, 0));
+        assert_eq!(t.next(LIMIT), None);
+        (0..=ADVISED_MAX).for_each(|i| t.advise(run(100 * i, 50)));
+        assert_eq!(t.next(LIMIT), Some(run(100, 50)), "the oldest is forgotten");
+        t.took(20, 3);
+        assert_eq!(t.next(LIMIT), Some(run(120, 30)));
+        t.took(99, 30);
+        assert_eq!(t.next(LIMIT), Some(run(200, 50)));
+        (1..ADVISED_MAX).for_each(|_| t.took(50, 50));
+        assert_eq!((t.next(LIMIT), t.ahead), (None, 0));
     }
 
     #[test]

@@ -1,15 +1,12 @@
 //! Regions: the addresses that are managed, and the state of each of their pages.
 //!
 //! `ranges` is the list of managed address ranges with the protection that the program asked for;
-//! `table` finds a page's entry by address; `page` is the life cycle of a page, in one file; `heat`
-//! how many passes of the clock's hand it survives.
+//! `table` finds a page's entry by address; `page` is the life cycle of a page, in one file.
 
-mod heat;
 pub mod page;
 pub mod ranges;
 pub mod table;
 
-pub use heat::Heat;
 pub use page::{LOAD_SLOTS_MAX, PageEntry, PageState, STAMPS};
 pub use ranges::{Range, RangeFlags, Ranges};
 pub use table::{Mapped, PageTable};

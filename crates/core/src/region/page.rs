@@ -38,20 +38,17 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::heat::Heat;
-
 const STATE_MASK: u64 = 0b011;
 /// The page is claimed: its state changes while nobody holds the pager's lock (`pager/claim.rs`).
 const CLAIMED: u64 = 0b100;
-const HEAT_SHIFT: u32 = 3;
-const HEAT_MASK: u64 = ((1 << Heat::BITS) - 1) << HEAT_SHIFT;
-const STUCK: u64 = 1 << 5;
+/// The page could not be taken out: the hand passes it by once.
+const STUCK: u64 = 1 << 3;
 /// The page was taken as the end of a trail: see `enter_limbo`. The bit is that of [`STUCK`], which
 /// is for resident pages only.
 const FROM_TRAIL: u64 = STUCK;
-const SHARED: u64 = 1 << 6;
+const SHARED: u64 = 1 << 4;
 /// The entry field is that of a copy kept by the cache (resident pages and pages in limbo).
-const KEPT: u64 = 1 << 7;
+const KEPT: u64 = 1 << 5;
 const ENTRY_SHIFT: u32 = 8;
 const ENTRY_BITS: u32 = 40;
 const COPY_MASK: u64 = KEPT | ((1 << ENTRY_BITS) - 1) << ENTRY_SHIFT;
@@ -222,28 +219,19 @@ impl PageEntry {
         is_dropped.then(|| (w >> SLOT_SHIFT) - LOAD_SLOTS_MAX as u64 - 1)
     }
 
-    /// A resident page that was loaded has proved useful: it was away for a moment only.
-    pub fn prove_useful(&self) {
-        let w = self.word();
-        debug_assert!(w & STATE_MASK == 1);
-        self.0.store(w & !HEAT_MASK | heat(Heat::HOT), Ordering::SeqCst);
-    }
-
     /// Resident, in a frame that relatives by fork may have mapped as well.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.word() & (STATE_MASK | SHARED) == 1 | SHARED
     }
 
-    /// Marks a resident page as shared by fork. Taking it out frees nothing while others have it,
-    /// so it is not the first to go.
+    /// Marks a resident page as shared by fork.
     pub fn share(&self) {
         let w = self.word();
         debug_assert!(w & STATE_MASK == 1);
-        let warmth = if w & HEAT_MASK == 0 { heat(Heat::WARM) } else { 0 };
         // The page stays protected, but from now on the mark says why: a write makes the page this
         // process's own (`own`), and does not unguard it.
-        self.0.store((w | warmth | SHARED) & !GUARD_MASK, Ordering::Relaxed);
+        self.0.store((w | SHARED) & !GUARD_MASK, Ordering::Relaxed);
     }
 
     /// The page counts as this process's own from now on. Says whether it was shared.
@@ -289,16 +277,11 @@ impl PageEntry {
         assert!(ok, "page transition {transition} from {:?}", self.state());
     }
 
-    /// First touch: a zero frame was mapped.
+    /// First touch: a zero frame was mapped. Or the page was found mapped when its range came under
+    /// management.
     pub fn touch_first(&self) {
         self.expect(self.state() == PageState::None, "first touch");
-        self.set(1, heat(Heat::COLD), 0, 0);
-    }
-
-    /// The page was found mapped when its range came under management.
-    pub fn adopt(&self) {
-        self.expect(self.state() == PageState::None, "adopt");
-        self.set(1, heat(Heat::WARM), 0, 0);
+        self.set(1, 0, 0, 0);
     }
 
     /// The sweep takes the page out into a staging slot. `from_trail`: as the end of a trail, which
@@ -329,10 +312,10 @@ impl PageEntry {
         self.word() & (STATE_MASK | REFUSED_MASK) == 1 | generation << REFUSED_SHIFT
     }
 
-    /// The page was touched while in limbo and is mapped again: it has proved useful.
+    /// The page was touched while in limbo and is mapped again.
     pub fn leave_limbo(&self) {
         self.expect(matches!(self.state(), PageState::Limbo(_)), "leave limbo");
-        self.set(1, heat(Heat::HOT), 0, self.copy_bits());
+        self.set(1, 0, 0, self.copy_bits());
     }
 
     /// The page in limbo was stored.
@@ -345,13 +328,13 @@ impl PageEntry {
     /// The stored page was loaded and mapped.
     pub fn load(&self) {
         self.expect(matches!(self.state(), PageState::Stored(_)), "load");
-        self.set(1, heat(Heat::WARM), 0, 0);
+        self.set(1, 0, 0, 0);
     }
 
     /// The stored page was loaded and mapped, and its entry kept.
     pub fn load_keeping(&self) {
         self.expect(matches!(self.state(), PageState::Stored(_)), "load");
-        self.set(1, heat(Heat::WARM), 0, KEPT | self.word() & COPY_MASK);
+        self.set(1, 0, 0, KEPT | self.word() & COPY_MASK);
     }
 
     /// The stored page is being loaded into a slot, which the caller has for itself until the load
@@ -395,50 +378,37 @@ impl PageEntry {
         self.0.store(from.0.swap(0, Ordering::SeqCst) & kept, Ordering::SeqCst);
     }
 
-    /// One sweep passes over a resident page. True: it may be evicted now.
+    /// The hand comes to a resident page. True: it may be evicted now. One that is stuck is not,
+    /// the first time.
     #[inline]
-    pub fn cool(&self) -> bool {
-        let w = self.word();
-        debug_assert!(w & STATE_MASK == 1);
-        if w & STUCK != 0 {
-            self.0.store(w & !STUCK, Ordering::SeqCst);
-            return false;
+    pub fn pass(&self) -> bool {
+        let is_stuck = self.is_stuck();
+        if is_stuck {
+            self.unstick();
         }
-        match Heat::from_bits(w >> HEAT_SHIFT).cooled() {
-            Some(cooled) => {
-                self.0.store(w & !HEAT_MASK | heat(cooled), Ordering::SeqCst);
-                false
-            }
-            None => true,
-        }
+        !is_stuck
     }
 
-    /// The trail's end comes to a resident page. True: it may be evicted now. One that has proved
-    /// useful stays.
-    pub fn may_leave_trail(&self) -> bool {
+    /// The resident page could not be taken out in this round of the hand.
+    #[inline]
+    pub fn is_stuck(&self) -> bool {
         let w = self.word();
         debug_assert!(w & STATE_MASK == 1);
-        w & STUCK == 0 && Heat::from_bits(w >> HEAT_SHIFT) <= Heat::WARM
+        w & STUCK != 0
+    }
+
+    /// The resident page is tried again before the hand has passed it.
+    pub fn unstick(&self) {
+        let w = self.word();
+        if w & STATE_MASK == 1 {
+            self.0.store(w & !STUCK, Ordering::SeqCst);
+        }
     }
 
     /// Whether a page in limbo or stored was taken as the end of a trail, not by the hand.
     pub fn was_from_trail(&self) -> bool {
         self.word() & FROM_TRAIL != 0
     }
-
-    /// Makes a resident page cold, so that the next sweep takes it.
-    pub fn make_cold(&self) {
-        let w = self.word();
-        if w & STATE_MASK == 1 {
-            self.0.store(w & !(HEAT_MASK | STUCK), Ordering::SeqCst);
-        }
-    }
-}
-
-/// The part of a word that says how hot the page is.
-#[inline]
-const fn heat(heat: Heat) -> u64 {
-    heat.bits() << HEAT_SHIFT
 }
 
 /// The field of the slot in the word of a stored page: the time when the page left.
@@ -463,7 +433,7 @@ mod tests {
     fn what_is_out_is_in_limbo_or_in_the_cache() {
         let e = PageEntry::untouched();
         assert!(!e.state().is_out());
-        e.adopt();
+        e.touch_first();
         assert!(!e.state().is_out());
         e.enter_limbo(3, false);
         assert!(e.state().is_out());
@@ -473,11 +443,11 @@ mod tests {
     fn a_page_lives_its_life() {
         let p = new();
         p.touch_first();
-        assert!(p.cool());
+        assert!(p.pass());
         p.enter_limbo(77, false);
         assert_eq!(p.state(), PageState::Limbo(77));
         p.leave_limbo();
-        assert!(!p.cool() && !p.cool() && !p.cool() && p.cool());
+        assert!(p.pass());
         p.enter_limbo(3, false);
         p.store(0xff_ffff_fffe);
         assert_eq!(p.state(), PageState::Stored(0xff_ffff_fffe));
@@ -501,14 +471,12 @@ mod tests {
         p.begin_load(7);
         assert!(p.was_from_trail() && p.is_loading(7));
         p.load();
-        assert!(p.may_leave_trail() && !p.cool(), "a stuck page would not go");
+        assert!(!p.is_stuck(), "a page that is back may go");
         p.enter_limbo(6, true);
         p.refuse_limbo(true);
-        assert!(!p.may_leave_trail(), "stuck, for a round");
+        assert!(p.is_stuck() && !p.pass() && p.pass(), "stuck, for a round");
         p.enter_limbo(5, false);
         assert!(!p.was_from_trail());
-        p.leave_limbo();
-        assert!(!p.may_leave_trail(), "it has proved useful");
     }
 
     #[test]
@@ -522,12 +490,11 @@ mod tests {
         p.load_keeping();
         assert!(p.is_resident() && p.copy() == Some(0xff_ffff_fffe));
         p.share();
-        assert!(p.own() && !p.cool());
-        p.make_cold();
+        assert!(p.own() && p.pass());
         p.enter_limbo(7, false);
         assert_eq!((p.state(), p.copy()), (PageState::Limbo(7), Some(0xff_ffff_fffe)));
         p.refuse_limbo(true);
-        assert!(!p.cool() && p.cool());
+        assert!(!p.pass() && p.pass());
         p.enter_limbo(SLOTS_MAX as u64 - 1, false);
         p.leave_limbo();
         let q = new();
@@ -561,8 +528,7 @@ mod tests {
         assert_eq!(p.dropped_at(), None);
         p.end_load(3);
         p.load_keeping();
-        p.prove_useful();
-        assert!(p.is_writable() && !p.cool() && !p.cool() && !p.cool() && p.cool());
+        assert!(p.is_writable());
         let p = new();
         p.touch_first();
         p.begin_to_leave();
@@ -588,7 +554,7 @@ mod tests {
         assert_eq!((p.state(), p.dropped_at()), (PageState::Stored(9), Some(3)));
         assert!(p.was_from_trail());
         p.stay();
-        assert!(p.is_writable() && !p.cool() && p.cool(), "not asked again in this round");
+        assert!(p.is_writable() && !p.pass() && p.pass(), "not asked again in this round");
         p.begin_to_leave();
         p.leave_nothing();
         assert_eq!(p.state(), PageState::None);
@@ -598,7 +564,7 @@ mod tests {
         assert!(p.unguard() && !p.is_leaving() && p.is_writable());
         p.begin_to_leave();
         p.refuse_to_leave();
-        assert!(!p.is_leaving() && p.is_guarded() && p.unguard() && !p.cool());
+        assert!(!p.is_leaving() && p.is_guarded() && p.unguard() && !p.pass());
         let q = resident();
         q.begin_to_leave();
         q.share();
@@ -638,8 +604,8 @@ mod tests {
         );
         q.refuse_storing(2);
         assert!(q.is_refused(2) && !q.is_refused(GENERATIONS));
-        q.make_cold();
-        assert!(q.is_refused(2) && q.cool());
+        q.unstick();
+        assert!(q.is_refused(2) && q.pass());
         q.begin_to_leave();
         q.refuse_to_leave();
         assert!(q.is_guarded() && q.unguard() && q.is_refused(2));
@@ -715,7 +681,6 @@ mod tests {
         p.refuse_limbo(true);
         assert!(p.is_claimed());
         p.end_claim();
-        p.make_cold();
         p.enter_limbo(7, false);
         p.store(9);
         p.claim();
@@ -746,7 +711,7 @@ mod tests {
         p.touch_first();
         p.enter_limbo(0, false);
         p.refuse_limbo(true);
-        assert!(!p.cool());
-        assert!(p.cool());
+        assert!(!p.pass());
+        assert!(p.pass());
     }
 }

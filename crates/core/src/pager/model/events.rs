@@ -342,7 +342,7 @@ impl Model<'_> {
         let (mut at, end) = (self.at(page), self.at(page + len));
         let pager = &self.world.pager;
         match random.below(4) {
-            0 => _ = pager.make_cold(at, end),
+            0 => pager.make_cold(at, end),
             1 => {
                 while at < end {
                     at = pager.page_out(at, end);

@@ -186,13 +186,13 @@ fn follow(
         }
         return Some(r);
     }
-    let mut at = start;
-    while at < end {
-        let goes = advice == PAGEOUT;
-        at = runtime(
-            t,
-            move || if goes { PAGER.page_out(at, end) } else { PAGER.make_cold(at, end) },
-        );
+    if advice == PAGEOUT {
+        let mut at = start;
+        while at < end {
+            at = runtime(t, move || PAGER.page_out(at, end));
+        }
+    } else {
+        runtime(t, move || PAGER.make_cold(start, end));
     }
     // The kernel follows for pages of the range that are not managed, or have to stay.
     Some(kernel())
