@@ -14,7 +14,7 @@
 //!
 //! # The protocol
 //! 1. A page's word and the kernel's mapping of it change by the holder of its claim, or under the
-//!    lock while the page and its stretch are not claimed. Hints in a word (its heat, which copy is
+//!    lock while the page and its stretch are not claimed. Hints in a word (stuck, which copy is
 //!    kept) may change under the lock always.
 //! 2. The holder of a claim waits for no other claim and for no room, so every claim ends.
 //! 3. A thread that meets a claimed page waits for the end of some claim, without the lock, and

@@ -13,7 +13,7 @@ use crate::policy::SWEEP_MOST_PAGES;
 use crate::region::{PageState, Range};
 use crate::sys::PAGE_SIZE;
 
-/// Cold pages that a sweep has found and not yet taken out.
+/// Pages that a sweep has found and not yet taken out.
 pub(super) struct Leaving {
     pages: [usize; SWEEP_MOST_PAGES],
     count: usize,

@@ -2,21 +2,21 @@
 //! MOVE has one for each.
 //!
 //! ```text
-//!   addresses   c . h c . . h c c h . c       c: cold, h: in use, .: not there
+//!   addresses   p . h p . . h p p h . p       p: a page, h: held, .: not there
 //!   protect     [---------------------]       (lock) words first, then the holds, then one call of the kernel
 //!   compress    x     x       x x     x       (no lock) copies of them
 //!   drop        x     x       w x     x       (lock) one flush; what was written meanwhile (w) stays
 //!   let write   [---------------------]       those that stay
 //! ```
 //!
-//! Where pages are touched at random nearly all cold pages lie alone, and a flush is an interrupt
-//! of every processor that runs the program: 12 to 20 us on a virtual machine, with the lock held.
+//! Where pages are touched at random nearly all of them lie alone, and a flush is an interrupt of
+//! every processor that runs the program: 12 to 20 us on a virtual machine, with the lock held.
 //! Runs go by MOVE, which needs no copy.
 //!
 //! A thread that writes a page of the stretch meanwhile has a fault and lifts the page's protection
 //! under the lock (`guard.rs`), and the page's word forgets that it leaves.
-//! Fork lets all pages stay. The pages have no limbo; their second chance is by the clock
-//! (`policy/ghost.rs`).
+//! Fork lets all pages stay. The pages have no limbo; one that is back soon counts as
+//! found there (`policy/ghost.rs`).
 //!
 //! MOVE refuses a page that is pinned, and this does not: one that a device, or the kernel on its
 //! behalf, writes without asking the page tables. So a program that has made a call by which memory
