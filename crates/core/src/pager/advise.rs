@@ -7,9 +7,9 @@
 //!   will need stored pages come in, as for a system call, up to a part of the limit
 //! ```
 //!
-//! Each is done in portions: the lock is free between them, and the caller lets signals in. A
-//! portion returns where the next one begins. MADV_PAGEOUT leaves pages that are shared since a
-//! fork to their users, as in the kernel.
+//! The latter two are done in portions: the lock is free between them, and the caller lets signals
+//! in. A portion returns where the next one begins. MADV_PAGEOUT leaves pages that are shared since
+//! a fork to their users, as in the kernel.
 
 use super::fill::Serve;
 use super::sweep::Swept;
@@ -303,6 +303,17 @@ mod tests {
         (page..page + pages).filter(|page| world.pager.state_of(world.at(*page)).is_out()).count()
     }
 
+    /// Pages in limbo, in the order in which they left, which is that of their slots.
+    fn in_limbo(world: &World) -> Vec<usize> {
+        let slot = |page: &usize| match world.pager.state_of(world.at(*page)) {
+            PageState::Limbo(slot) => Some(slot),
+            _ => None,
+        };
+        let mut pages: Vec<usize> = (0..PAGES).filter(|page| slot(page).is_some()).collect();
+        pages.sort_unstable_by_key(slot);
+        pages
+    }
+
     fn assert_contents(thread: &mut Thread<'_>) {
         for page in 0..PAGES {
             let right = |b: &mut [u8; PAGE_SIZE]| assert_eq!(b[7], page as u8 + 1, "page {page}");
@@ -367,17 +378,26 @@ mod tests {
         let mut thread = fill(&w);
         w.pager.make_cold(w.at(40), w.at(40) + 8 * PAGE_SIZE);
         w.sweep(false);
-        // The order in which they left is that of their slots.
-        let mut left: Vec<(u64, usize)> = (0..PAGES)
-            .filter_map(|page| match w.pager.state_of(w.at(page)) {
-                PageState::Limbo(slot) => Some((slot, page)),
-                _ => None,
-            })
-            .collect();
-        left.sort_unstable();
-        let first: Vec<usize> = left.iter().take(8).map(|(_, page)| *page).collect();
-        assert_eq!(first, (40..48).collect::<Vec<_>>());
+        assert_eq!(in_limbo(&w)[..8], [40, 41, 42, 43, 44, 45, 46, 47]);
         assert_contents(&mut thread);
+    }
+
+    #[test]
+    fn what_is_cold_is_found_behind_a_hole_and_in_other_ranges() {
+        let w = world(4096);
+        fill(&w);
+        w.unmap(42, 2);
+        w.protect(45, 1, PROT_READ);
+        w.pager.make_cold(w.at(40), w.at(40) + 8 * PAGE_SIZE);
+        w.sweep(false);
+        assert_eq!(
+            in_limbo(&w),
+            [40, 41, 44, 46, 47],
+            "the kernel moves no page that is read-only"
+        );
+        w.sweep(false);
+        assert_eq!(in_limbo(&w)[5], 0, "the hand's turn");
+        w.check();
     }
 
     #[test]
