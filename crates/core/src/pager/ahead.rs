@@ -46,7 +46,7 @@ impl Pager {
         let start = page + pages * PAGE_SIZE;
         if pages < WINDOW_LOCKED_PAGES
             || start >= range.end
-            || !self.may_be_window(active, range, pages)
+            || !(active.mechanism.has_units() || self.may_be_window(active, range, pages))
             || self.may_be_huge(active, range, page)
             || !matches!(self.state_of(page), PageState::Stored(_))
             || !matches!(self.state_of(start), PageState::Stored(_))

@@ -18,7 +18,7 @@
 //!   faults             resolve
 //!   memory is wanted   evict reclaim
 //!   pages come         window serve ahead
-//!   pages go           take guard together age_out sweep sampling
+//!   pages go           take hide guard together age_out sweep sampling
 //!   both ways          fill huge_state huge_usage huge to_cache protection marks
 //!   amounts            timing turn room balance tuning refusal trial frames mappings
 //!   the book           shared accounts size record claim book
@@ -55,6 +55,7 @@ mod fill;
 mod fork;
 mod frames;
 mod guard;
+mod hide;
 pub mod hold;
 mod huge;
 mod huge_sampling;

@@ -1,9 +1,8 @@
-//! Paging by protection faults: units of pages that are filled behind PROT_NONE and shown at once,
-//! and pages that leave from where they are.
+//! Paging by protection faults: units of pages come in, filled behind PROT_NONE and shown at once.
+//! How they go: `hide.rs`.
 //!
 //! ```text
-//!   fault    lock: claim the unit  | load, write behind the protection, show   | lock: new states
-//!   leaving  lock: claim some      | read, compress, drop their frames         | lock: new states
+//!   lock: claim the unit  | load, write behind the protection, show  | lock: new states
 //! ```
 //!
 //! Each change of protection may split a mapping of the kernel's, so pages come and go by units of
@@ -12,21 +11,14 @@
 use super::book::swap_entry;
 use super::fill::Serve;
 use super::fill::unlocked_with_room;
-use super::huge_sampling::Evidence;
-use super::to_cache::Aged;
 use super::{Active, Locked, Pager};
 use crate::cache::{LoadError, Origin, Print};
 use crate::control::trace::Kind;
 use crate::latency::FaultKind;
-use crate::policy::WINDOW_LOCKED_PAGES;
-use crate::policy::limbo::Batch;
+use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_LOCKED_PAGES};
 use crate::region::{PageState, Range};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
-
-/// Pages of limbo that are claimed at the same time as they leave: a touch of one waits for all.
-/// Runs of units have as many.
-const LEAVING_PAGES: usize = 16;
 
 /// The result of a run that was filled and shown without the lock.
 struct Shown {
@@ -47,14 +39,6 @@ enum Hidden {
     NoMapping,
 }
 
-/// A page of limbo that leaves, claimed. `copy`: the entry of its copy, if the cache kept one.
-#[derive(Clone, Copy)]
-struct Leaver {
-    page: usize,
-    copy: Option<u64>,
-    goes_to_store: bool,
-}
-
 impl Pager {
     /// Serves by protection faults: the whole unit around the page, filled behind its protection,
     /// then shown at once.
@@ -65,8 +49,9 @@ impl Pager {
         range: Range,
         page: usize,
         want: usize,
+        tries: u32,
     ) -> Serve {
-        let (start, end) = match self.unit_with_room(&range, page, want) {
+        let (start, end) = match self.unit_with_room(&range, page, want, tries == 0) {
             Ok(unit) => self.free_around(s, page, unit),
             Err(pages) => return Serve::NeedRoom(pages),
         };
@@ -135,20 +120,32 @@ impl Pager {
         }
     }
 
-    /// The unit around a page, and the units after it that `want` pages reach into, or the page's
-    /// unit alone where room is short. `Err`: the pages to make room for, where there is no room
-    /// for even that.
+    /// The unit around a page, and the units after it that `want` pages reach into, as far as there
+    /// is room for them. `Err`: the pages to make room for, where there is none for the page's own
+    /// unit, or, with `may_wait`, for a window.
     fn unit_with_room(
         &self,
         range: &Range,
         page: usize,
         want: usize,
+        may_wait: bool,
     ) -> core::result::Result<(usize, usize), i64> {
         let unit = self.unit_pages() * PAGE_SIZE;
         let (start, least_end) = around(range, page, unit);
-        let wanted = (want * PAGE_SIZE).next_multiple_of(unit).max(unit);
-        let end = ((page & !(unit - 1)) + wanted).min(range.end);
-        if self.excess(self.missing_between(start, end) as i64) <= 0 {
+        // The copies of no more pages are kept.
+        let wanted = (want.min(WINDOW_LOCKED_PAGES) * PAGE_SIZE).next_multiple_of(unit).max(unit);
+        let mut end = ((page & !(unit - 1)) + wanted).min(range.end);
+        let mut missing = self.missing_between(start, end);
+        if may_wait && want >= WINDOW_LEAST_PAGES && self.excess(missing as i64) > 0 {
+            return Err(missing as i64);
+        }
+        while end > least_end && self.excess(missing as i64) > 0 {
+            // To bring fewer pages is better than to wait for room.
+            let next = least_end.max((end - PAGE_SIZE) & !(unit - 1));
+            missing -= self.missing_between(next, end);
+            end = next;
+        }
+        if end > least_end {
             return Ok((start, end));
         }
         // Where the kernel is short of mappings units are larger, but room for one of the ordinary
@@ -238,89 +235,6 @@ impl Pager {
             pages += 1;
         }
         Ok((pages, from))
-    }
-
-    /// Gives the pages of a batch of limbo that ages out to the cache, from where they are. Returns
-    /// the frames freed and the pages refused.
-    pub(super) fn age_in_place(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        batch: Batch,
-    ) -> (usize, usize) {
-        let (mut freed, mut refused) = (0, 0);
-        for first in (0..batch.count).step_by(LEAVING_PAGES) {
-            let (slot, count) = (batch.slot + first, LEAVING_PAGES.min(batch.count - first));
-            let leavers = self.claim_slots(s, slot, count);
-            let aged = s.unlocked(|| self.give_leavers_to_cache(active, &leavers));
-            self.recount_own();
-            for i in 0..count {
-                let Some(Leaver { page, .. }) = leavers[i] else { continue };
-                // The page is still claimed here, as its frame is gone already.
-                let is_out = self.publish_page(s, active, page, slot + i, aged[i]);
-                (freed, refused) = (freed + is_out as usize, refused + !is_out as usize);
-                self.count_frames(-1);
-                self.end_claim(s, page, 1);
-            }
-        }
-        s.limbo.finish(batch);
-        (freed, refused)
-    }
-
-    /// Claims the pages in `count` slots from `first` on, once none of them is about to be shown.
-    /// Their copies become the claimer's.
-    fn claim_slots(
-        &self,
-        s: &mut Locked<'_>,
-        first: usize,
-        count: usize,
-    ) -> [Option<Leaver>; LEAVING_PAGES] {
-        let slots = first..first + count;
-        while slots.clone().any(|slot| s.limbo.page(slot).is_some_and(|p| !self.is_free(s, p))) {
-            self.wait_for_claim(s);
-        }
-        let mut leavers = [None; LEAVING_PAGES];
-        for (slot, leaver) in slots.zip(&mut leavers) {
-            let Some(page) = s.limbo.page(slot) else { continue };
-            self.claim(s, page, 1);
-            let copy = self.table.word(page, |_, e| e.take_copy());
-            *leaver = Some(Leaver { page, copy, goes_to_store: s.limbo.goes_to_store(slot) });
-        }
-        leavers
-    }
-
-    /// Compresses claimed pages, without the lock, and drops the frames of those that are stored.
-    fn give_leavers_to_cache(
-        &self,
-        active: &Active,
-        leavers: &[Option<Leaver>; LEAVING_PAGES],
-    ) -> [Aged; LEAVING_PAGES] {
-        let mut bytes = [0u8; PAGE_SIZE];
-        let aged = leavers.map(|leaver| {
-            let Some(Leaver { page, copy, goes_to_store }) = leaver else { return Aged::Empty };
-            if active.mechanism.read_hidden(page, &mut bytes).is_err() {
-                self.free_entry(copy);
-                return Aged::Refused;
-            }
-            self.give_to_cache(active, &bytes, goes_to_store, copy, &mut Evidence::default())
-        });
-        // Neighbours go by one call: each call of the kernel here takes as long as a page's codec.
-        let is_gone = |i: usize| matches!(aged[i], Aged::Zero | Aged::Stored(_));
-        let page_of = |i: usize| leavers[i].filter(|_| is_gone(i)).map(|l| l.page);
-        let mut i = 0;
-        while i < LEAVING_PAGES {
-            let Some(start) = page_of(i) else {
-                i += 1;
-                continue;
-            };
-            let is_next = |n: &usize| page_of(i + n) == Some(start + n * PAGE_SIZE);
-            let pages = (0..LEAVING_PAGES - i).take_while(is_next).count();
-            // A frame that the kernel does not drop goes on taking memory, and is written over
-            // later.
-            let _ = active.mechanism.drop_in_place(start, pages);
-            i += pages;
-        }
-        aged
     }
 }
 
@@ -454,7 +368,7 @@ mod tests {
         w.pager.unit_pages_least.store(4, Ordering::Relaxed);
         let serve = |page: usize| {
             let range = w.pager.ranges.find(w.at(page)).unwrap();
-            w.pager.serve_unit(&mut w.pager.enter(), w.active(), range, w.at(page), 1)
+            w.pager.serve_unit(&mut w.pager.enter(), w.active(), range, w.at(page), 1, 0)
         };
         // Of this unit page 0 is shown, and page 1 is there already.
         w.fake().set_trouble(1);
@@ -492,5 +406,34 @@ mod tests {
         assert_eq!(w.pager.free_around(&s, w.at(0), unit), (w.at(0), w.at(2)));
         w.pager.end_claim(&mut s, w.at(2), 1);
         w.pager.end_claim(&mut s, w.at(6), 2);
+    }
+
+    #[test]
+    fn windows_are_as_large_as_their_room_and_wait_for_it_once() {
+        let w = world();
+        w.page_out();
+        let room = |room: i64| {
+            w.pager.tree().limit_pages.store(w.pager.used_pages() + room, Ordering::Relaxed);
+            let range = w.pager.ranges.find(w.at(0)).expect("it is mapped");
+            let unit = |may_wait: bool| {
+                let unit = w.pager.unit_with_room(&range, w.at(4), 16, may_wait);
+                unit.map(|(start, end)| {
+                    ((start - w.at(0)) >> PAGE_SHIFT, (end - start) >> PAGE_SHIFT)
+                })
+            };
+            [unit(true), unit(false)]
+        };
+        assert_eq!(room(100), [Ok((4, 16)); 2]);
+        // A process has room for as many as it needs to make progress, so it has to have more.
+        w.pager.resident.fetch_add(1000, Ordering::Relaxed);
+        assert_eq!(room(16), [Ok((4, 16)); 2]);
+        assert_eq!(room(10), [Err(16), Ok((4, 10))]);
+        assert_eq!(room(1), [Err(16), Ok((4, 1))]);
+        assert_eq!(room(0), [Err(16), Err(1)]);
+        w.pager.unit_pages_least.store(4, Ordering::Relaxed);
+        assert_eq!(room(10), [Err(16), Ok((4, 8))]);
+        w.pager.unit_pages_least.store(1, Ordering::Relaxed);
+        w.pager.resident.fetch_sub(1000, Ordering::Relaxed);
+        w.check();
     }
 }

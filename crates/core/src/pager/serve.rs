@@ -108,7 +108,7 @@ impl Pager {
         tries: u32,
     ) -> Serve {
         if active.mechanism.has_units() {
-            return self.serve_unit(s, active, range, page, want);
+            return self.serve_unit(s, active, range, page, want, tries);
         }
         if tries <= HUGE_TRIES
             && let Some(served) = self.serve_huge(s, active, &range, page)

@@ -24,10 +24,6 @@ use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 /// Words that one sweep step looks at before it lets the lock go.
 pub(super) const SWEEP_LOOK_PAGES: usize = 32 << 10;
 
-/// Pages of neighbouring units that leave as one run with protection faults, about: a run in order
-/// has as many.
-const UNITS_RUN_PAGES: usize = 16;
-
 /// The outcome of a sweep.
 #[derive(Default)]
 pub(super) struct Swept {
@@ -43,6 +39,13 @@ struct Victim {
     addr: usize,
     pages: usize,
     is_huge: bool,
+}
+
+impl Victim {
+    fn start_at(&mut self, addr: usize) {
+        self.pages -= (addr - self.addr) >> PAGE_SHIFT;
+        self.addr = addr;
+    }
 }
 
 /// The picks of a sweep: pages of the program, and the way by which each is to leave. Nothing has
@@ -132,8 +135,13 @@ impl Pager {
         v.from_trail = v.pages > 0;
         let by_hand = v.pages == 0;
         if by_hand {
-            let want =
-                if v.lone.is_wanted() { sweep_pages(self.resident_pages()) } else { SWEEP_PAGES };
+            let want = match active.mechanism.has_units() {
+                // One call hides them wherever they lie. As many age out by one step: with fewer
+                // limbo would stay empty.
+                true => run_most,
+                false if v.lone.is_wanted() => sweep_pages(self.resident_pages()),
+                false => SWEEP_PAGES,
+            };
             self.pick_by_hand(s, active, v, want, run_most);
         }
         v.lone_as_runs();
@@ -151,6 +159,10 @@ impl Pager {
     fn take_victims(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims) -> Swept {
         let mut swept = Swept { looked: v.looked, ..Swept::default() };
         let from_trail = v.from_trail;
+        if active.mechanism.has_units() {
+            swept.taken = self.hide_victims(s, active, v);
+            return swept;
+        }
         for i in 0..v.runs_len {
             let Victim { addr, pages, is_huge } = v.runs[i];
             if is_huge {
@@ -173,6 +185,25 @@ impl Pager {
             }
         }
         swept
+    }
+
+    /// Hides the victims, those that lie near one another together. Returns how many pages went.
+    fn hide_victims(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims) -> usize {
+        let (mut gone, mut i) = (0, 0);
+        while i < v.runs_len {
+            let runs = v.runs[i..v.runs_len].iter().map(|v| (v.addr, v.pages));
+            let span = self.hide_span(s, active, runs, v.from_trail);
+            gone += span.pages;
+            if span.is_full {
+                // The rest is for the next time.
+                break;
+            }
+            i += span.runs;
+            if let Some(rest) = span.rest {
+                v.runs[i].start_at(rest);
+            }
+        }
+        gone
     }
 
     /// Takes up to `most` pages out of a run of one range. Returns where to go on.
@@ -360,54 +391,6 @@ impl Pager {
             }
             run += 1;
         }
-        (run, run)
-    }
-
-    /// With protection faults units leave, neighbours together, as each run is two calls of the
-    /// kernel. Returns the pages of the run, and the number of pages looked at.
-    fn units_to_go(
-        &self,
-        range: &Range,
-        addr: usize,
-        goes: &dyn Fn(&PageEntry) -> bool,
-    ) -> (usize, usize) {
-        let (mut run, mut passed) = self.unit_to_go(range, addr, goes);
-        while 0 < run && run == passed && run < UNITS_RUN_PAGES {
-            let next = addr + run * PAGE_SIZE;
-            if next >= range.end || self.state_of(next) != PageState::Resident {
-                break;
-            }
-            let (more, looked) = self.unit_to_go(range, next, goes);
-            (run, passed) = (run + more, passed + looked);
-            // A unit that begins with a refused page has no run, and nothing was looked at.
-            if more == 0 {
-                break;
-            }
-        }
-        (run, passed)
-    }
-
-    /// With protection faults the unit around `addr` decides: returns the resident pages of its
-    /// part from `addr` on, if all may go, and the number of pages looked at.
-    fn unit_to_go(
-        &self,
-        range: &Range,
-        addr: usize,
-        goes: &dyn Fn(&PageEntry) -> bool,
-    ) -> (usize, usize) {
-        let unit_bytes = self.unit_pages() * PAGE_SIZE;
-        let unit_end = (addr / unit_bytes + 1) * unit_bytes;
-        let most = (unit_end.min(range.end) - addr) >> PAGE_SHIFT;
-        let generation = self.generation();
-        let may_go = |e: &PageEntry| e.is_resident() && !e.is_refused(generation);
-        let is_resident = |i: &usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(may_go);
-        let may_leave = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(goes);
-        // The hand passes every page of the unit, whether or not one of them is stuck.
-        let stuck = (0..most).filter(is_resident).filter(|i| !may_leave(*i)).count();
-        if stuck > 0 {
-            return (0, most);
-        }
-        let run = (0..most).take_while(is_resident).count();
         (run, run)
     }
 }

@@ -16,6 +16,18 @@ use crate::region::{PageEntry, Range};
 use crate::sys::mechanism::{Next, Taken};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
+/// Resident pages whose words say already that they are in limbo: `slots.count` from `addr` on.
+#[derive(Clone, Copy)]
+pub(super) struct Going {
+    pub addr: usize,
+    /// The pages before the first hold, which may go, and where that hold ends.
+    pub free: usize,
+    pub held_to: usize,
+    pub slots: Batch,
+    /// Pages that were shared by fork, and count as the process's own now.
+    owned: usize,
+}
+
 impl Pager {
     /// Notes that the program may have let the kernel write its memory whenever it likes.
     pub fn note_pins(&self) {
@@ -58,37 +70,76 @@ impl Pager {
         if !movable {
             return (self.take_special(s, active, range, addr), 0);
         }
-        let Some(slots) = self.free_slots(s, active, run) else {
+        let Some(going) = self.announce_run(s, active, addr, run, from_trail) else {
             return (Taken { pages: 0, next: Next::End }, 0);
         };
-        let run = slots.count;
-        let ends = (addr, addr + run * PAGE_SIZE);
-        let announce = || self.announce(s, addr, run, slots.slot, from_trail);
-        let owned = self.with_borders(s, active, ends, announce);
-        let (free, held_to) = self.before_holds(addr, run);
-        let t = self.move_to_limbo(s, active, addr, run, free, slots, shared);
-        let (rest, end) = (addr + t.pages * PAGE_SIZE, addr + run * PAGE_SIZE);
-        let is_protected = owned > 0
-            && rest < end
-            && active.mechanism.try_allow_write(rest, end - rest, range.prot).is_err();
-        self.with_borders(s, active, ends, || self.note_taken_out(s, addr, run, &t));
-        if is_protected {
-            self.share_again(rest, end);
-        }
-        self.end_claim(s, addr, run);
+        let Going { free, slots, .. } = going;
+        self.claim(s, addr, slots.count);
+        let t = s.unlocked(|| match free {
+            0 => Taken { pages: 0, next: Next::Stuck },
+            _ => active.mechanism.take_out(addr, free, slots.slot),
+        });
+        self.end_going(s, active, range, going, t);
+        self.end_claim(s, addr, slots.count);
         self.note_taken(s, active, addr, t.pages);
         if t.next == Next::Stuck && free > t.pages {
             self.add(Counter::MoveBusy, 1);
         }
         // A page that is held ends the run like a page that cannot be moved.
-        let next = if t.pages < run && t.next == Next::End { Next::Stuck } else { t.next };
-        (Taken { pages: t.pages, next }, held_to)
+        let next = if t.pages < slots.count && t.next == Next::End { Next::Stuck } else { t.next };
+        (Taken { pages: t.pages, next }, going.held_to)
+    }
+
+    /// Announces up to `run` resident pages from `addr` on, as many as limbo has slots for: their
+    /// words say that they are in limbo, and the slots expect them. `None`: limbo is full.
+    #[inline]
+    pub(super) fn announce_run(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        addr: usize,
+        run: usize,
+        from_trail: bool,
+    ) -> Option<Going> {
+        let slots = self.free_slots(s, active, run)?;
+        let shared = self.is_shared(addr);
+        let ends = (addr, addr + slots.count * PAGE_SIZE);
+        let announce = || self.announce(s, addr, slots.count, slots.slot, from_trail);
+        let owned = self.with_borders(s, active, ends, announce);
+        let (free, held_to) = self.before_holds(addr, slots.count);
+        s.limbo.expect(slots, addr, shared);
+        Some(Going { addr, free, held_to, slots, owned })
+    }
+
+    /// Gives pages that were announced, and are claimed, the states that `t` says.
+    #[inline]
+    pub(super) fn end_going(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: Range,
+        going: Going,
+        t: Taken,
+    ) {
+        let Going { addr, slots, owned, .. } = going;
+        let in_use = s.limbo.arrive(slots, t.pages);
+        // Where slots have frames, one without a page has one, too.
+        let in_limbo = if active.mechanism.keeps_frames() { t.pages } else { in_use };
+        self.count_frames(in_limbo as i64);
+        let (rest, end) = (addr + t.pages * PAGE_SIZE, addr + slots.count * PAGE_SIZE);
+        let is_protected = owned > 0
+            && rest < end
+            && active.mechanism.try_allow_write(rest, end - rest, range.prot).is_err();
+        self.with_borders(s, active, (addr, end), || self.note_taken_out(s, addr, slots.count, &t));
+        if is_protected {
+            self.share_again(rest, end);
+        }
     }
 
     /// How many of `most` pages from `addr` on are free and still resident; with `shared`, all
     /// shared by fork or none.
     #[inline]
-    fn run_still_there(
+    pub(super) fn run_still_there(
         &self,
         s: &Locked<'_>,
         addr: usize,
@@ -128,33 +179,6 @@ impl Pager {
             free == 0
         });
         (free, held_to)
-    }
-
-    /// Moves the first `free` of `run` pages, whose words say already that they are in limbo, into
-    /// `slots`: under a claim of all of them, which is the caller's to end.
-    #[expect(clippy::too_many_arguments, reason = "a part of the one above")]
-    fn move_to_limbo(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        addr: usize,
-        run: usize,
-        free: usize,
-        slots: Batch,
-        cold: bool,
-    ) -> Taken {
-        let take = || match free {
-            0 => Taken { pages: 0, next: Next::Stuck },
-            _ => active.mechanism.take_out(addr, free, slots.slot),
-        };
-        s.limbo.expect(slots, addr, cold);
-        self.claim(s, addr, run);
-        let t = s.unlocked(take);
-        let in_use = s.limbo.arrive(slots, t.pages);
-        // Where slots have frames, one without a page has one, too.
-        let in_limbo = if active.mechanism.keeps_frames() { t.pages } else { in_use };
-        self.count_frames(in_limbo as i64);
-        t
     }
 
     /// Stores at once, without limbo, a page that MOVE does not take: no thread can write it

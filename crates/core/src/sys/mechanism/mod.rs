@@ -390,6 +390,24 @@ impl Mechanism {
         unsafe { super::program::drop_pages(addr, pages * PAGE_SIZE) }
     }
 
+    /// [`Mechanism::drop_in_place`] of pages in any order: by one call where the kernel has one,
+    /// else neighbours together. Each call takes as long as a page's codec.
+    pub fn drop_all_in_place(&self, pages: &[usize]) {
+        let mut at = match self {
+            // SAFETY: charter; the pager has stored the contents.
+            Mechanism::Protect(p) if p.has_drop_each() => unsafe {
+                super::program::drop_each(pages)
+            },
+            _ => 0,
+        };
+        while at < pages.len() {
+            let is_next = |n: &usize| pages[at + n] == pages[at] + n * PAGE_SIZE;
+            let run = (0..pages.len() - at).take_while(is_next).count();
+            let _ = self.drop_in_place(pages[at], run);
+            at += run;
+        }
+    }
+
     /// Copies a resident page that nobody can write while the lock is held. `prot`: what the
     /// program may do.
     pub fn read_stable(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> bool {
