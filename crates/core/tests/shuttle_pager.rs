@@ -11,6 +11,8 @@
 //! say what the kernel has.
 #![cfg(shuttle)]
 
+use std::sync::atomic::Ordering;
+
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Arc;
 use shuttle::thread;
@@ -184,6 +186,26 @@ fn faults_against_moves_out_and_ageing() {
         let other = spawn(&world, |w| evict(w, false, false));
         join([one, two, evictor, other]);
         world.check();
+    });
+}
+
+#[test]
+fn faults_and_calls_between_pages_that_are_hidden_by_one_call() {
+    schedules(|| {
+        let world = world(Spec { hides: true, ..SPEC });
+        page_out(&world);
+        // From the last to the first, so that no page brings neighbours along.
+        read(&world, (0..PAGES).step_by(2).rev());
+        let one = spawn(&world, |w| write(w, (1..12).step_by(4)));
+        let two = spawn(&world, |w| calls(w, 13, 2));
+        let three = spawn(&world, |w| w.discard(24, 8));
+        let evictor = spawn(&world, |w| evict(w, false, true));
+        let other = spawn(&world, |w| evict(w, false, false));
+        join([one, two, three, evictor, other]);
+        world.check();
+        // The kernel has mappings enough: a page that is there is shown.
+        assert_eq!(world.calls_again.load(Ordering::Relaxed), 0);
+        read(&world, [0, 18, 19, 40].into_iter());
     });
 }
 

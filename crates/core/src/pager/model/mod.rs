@@ -61,6 +61,8 @@ pub struct World {
     pub store: Option<MemoryStore>,
     pub spec: Spec,
     tids: AtomicU32,
+    /// Pages of calls' buffers that the kernel could not use at first, with protection faults.
+    pub calls_again: AtomicU32,
 }
 
 /// How an access of the program ended.
@@ -102,7 +104,8 @@ impl World {
             pager.set_active(&mut s, Box::leak(Box::new(active))).expect("memory");
             pager.activate_ranges(&mut s);
         }
-        World { pager, store, spec, tids: AtomicU32::new(FIRST_TID) }
+        let calls_again = AtomicU32::new(0);
+        World { pager, store, spec, tids: AtomicU32::new(FIRST_TID), calls_again }
     }
 
     pub fn fake(&self) -> &Fake {
@@ -394,6 +397,7 @@ impl Thread<'_> {
                 if self.world.spec.hides && access != Access::Done {
                     // The kernel had no mapping left to show the page: a call is made again after
                     // EFAULT.
+                    self.world.calls_again.fetch_add(1, Ordering::Relaxed);
                     assert_eq!(self.access(page, is_write, |bytes| f(i, bytes)), Touch::Done);
                     continue;
                 }
