@@ -135,23 +135,28 @@ impl Pager {
         // The copies of no more pages are kept.
         let wanted = (want.min(WINDOW_LOCKED_PAGES) * PAGE_SIZE).next_multiple_of(unit).max(unit);
         let mut end = ((page & !(unit - 1)) + wanted).min(range.end);
-        let mut missing = self.missing_between(start, end);
-        if may_wait && want >= WINDOW_LEAST_PAGES && self.excess(missing as i64) > 0 {
-            return Err(missing as i64);
+        let mut coming = self.coming_between(start, end);
+        let has_room = |coming: i64| coming == 0 || self.excess(coming) <= 0;
+        if may_wait && want >= WINDOW_LEAST_PAGES && !has_room(coming) {
+            return Err(coming);
         }
-        while end > least_end && self.excess(missing as i64) > 0 {
+        while end > least_end && !has_room(coming) {
             // To bring fewer pages is better than to wait for room.
             let next = least_end.max((end - PAGE_SIZE) & !(unit - 1));
-            missing -= self.missing_between(next, end);
+            coming -= self.coming_between(next, end);
             end = next;
-        }
-        if end > least_end {
-            return Ok((start, end));
         }
         // Where the kernel is short of mappings units are larger, but room for one of the ordinary
         // size is enough.
-        let least = ((least_end - start) >> PAGE_SHIFT).min(self.unit_pages_by_size()) as i64;
-        if self.excess(least) > 0 { Err(least) } else { Ok((start, least_end)) }
+        let least = coming.min(self.unit_pages_by_size() as i64);
+        if end > least_end || has_room(least) { Ok((start, end)) } else { Err(least) }
+    }
+
+    /// Pages that need room to come. Those of limbo count already.
+    fn coming_between(&self, start: usize, end: usize) -> i64 {
+        let is_coming =
+            |at: &usize| matches!(self.state_of(*at), PageState::None | PageState::Stored(_));
+        (start..end).step_by(PAGE_SIZE).filter(is_coming).count() as i64
     }
 
     fn missing_between(&self, start: usize, end: usize) -> usize {
@@ -433,6 +438,12 @@ mod tests {
         w.pager.unit_pages_least.store(4, Ordering::Relaxed);
         assert_eq!(room(10), [Err(16), Ok((4, 8))]);
         w.pager.unit_pages_least.store(1, Ordering::Relaxed);
+        // Pages of limbo count already.
+        w.pager.resident.fetch_sub(1000, Ordering::Relaxed);
+        drop(w.write([6, 5, 4], |page, b| b[7] = page as u8));
+        w.sweep(false);
+        w.pager.resident.fetch_add(1000, Ordering::Relaxed);
+        assert_eq!(room(-5), [Err(13), Ok((4, 3))]);
         w.pager.resident.fetch_sub(1000, Ordering::Relaxed);
         w.check();
     }
