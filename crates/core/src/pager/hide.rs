@@ -107,6 +107,7 @@ impl Pager {
 
     /// Takes the first of `runs` of resident pages out, and as many of the others as lie near
     /// behind it in the same range.
+    #[inline(never)] // Its caller, on whose stack a codec may run later, does not need these runs.
     pub(super) fn hide_span(
         &self,
         s: &mut Locked<'_>,

@@ -51,6 +51,10 @@ impl Pager {
         want: usize,
         tries: u32,
     ) -> Serve {
+        if !self.is_free(s, page) {
+            // Another thread has it in hand: that says nothing about the kernel's mappings.
+            return Serve::Changed;
+        }
         let (start, end) = match self.unit_with_room(&range, page, want, tries == 0) {
             Ok(unit) => self.free_around(s, page, unit),
             Err(pages) => return Serve::NeedRoom(pages),
@@ -137,8 +141,9 @@ impl Pager {
         let mut end = ((page & !(unit - 1)) + wanted).min(range.end);
         let mut coming = self.coming_between(start, end);
         let has_room = |coming: i64| coming == 0 || self.excess(coming) <= 0;
-        if may_wait && want >= WINDOW_LEAST_PAGES && !has_room(coming) {
-            return Err(coming);
+        let window = coming.min(self.unit_pages_by_size().max(WINDOW_LOCKED_PAGES) as i64);
+        if may_wait && want >= WINDOW_LEAST_PAGES && !has_room(window) {
+            return Err(window);
         }
         while end > least_end && !has_room(coming) {
             // To bring fewer pages is better than to wait for room.
@@ -324,6 +329,23 @@ mod tests {
         assert_eq!((read(&w, 8), read(&w, 9)), (Touch::Done, Touch::Lost));
         w.store.unwrap().set_fault(Fault::Never);
         assert_eq!(read(&w, 9), Touch::Done);
+        w.check();
+    }
+
+    #[test]
+    fn a_page_that_another_has_in_hand_does_not_make_units_grow() {
+        let w = world();
+        w.page_out();
+        for unit in [1, 4] {
+            w.pager.unit_pages_least.store(unit, Ordering::Relaxed);
+            let mut s = w.pager.enter();
+            w.pager.claim(&mut s, w.at(6), 1);
+            let range = w.pager.ranges.find(w.at(6)).unwrap();
+            let served = w.pager.serve_unit(&mut s, w.active(), range, w.at(6), 8, 0);
+            assert!(matches!(served, Serve::Changed));
+            w.pager.end_claim(&mut s, w.at(6), 1);
+            assert_eq!(w.pager.unit_pages(), unit);
+        }
         w.check();
     }
 

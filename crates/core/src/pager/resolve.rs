@@ -171,8 +171,10 @@ impl Pager {
         t: &mut Touch,
         stream: &mut FaultStream,
     ) {
-        let (want, wasted) =
-            stream.window(t.page, self.batch_pages(), |a, b| self.are_resident(a, b));
+        // By protection faults no more pages come at a time.
+        let has_units = active.mechanism.has_units();
+        let most = if has_units { WINDOW_LOCKED_PAGES } else { self.batch_pages() };
+        let (want, wasted) = stream.window(t.page, most, |a, b| self.are_resident(a, b));
         t.want = if stream.is_of_guest { 1 } else { self.watch_window(t.page, want) };
         self.add(Counter::AroundWastedPages, wasted as u64);
         self.add(Counter::Faults, 1);

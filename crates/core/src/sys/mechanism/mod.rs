@@ -392,6 +392,7 @@ impl Mechanism {
 
     /// [`Mechanism::drop_in_place`] of pages in any order: by one call where the kernel has one,
     /// else neighbours together. Each call takes as long as a page's codec.
+    #[inline(never)] // The list of pages is not on the stack while a codec runs.
     pub fn drop_all_in_place(&self, pages: &[usize]) {
         let mut at = match self {
             // SAFETY: charter; the pager has stored the contents.
