@@ -123,7 +123,8 @@ impl Victims {
 impl Pager {
     /// Takes pages out of the program: `run_most` of the end of the trail, if that goes first, or
     /// pages that the hand finds: [`SWEEP_PAGES`], more if pages may leave together, or a run of as
-    /// many as `run_most` neighbours. Pages that are to leave together stay in `v`.
+    /// many as `run_most` neighbours; by protection faults as many wherever they lie. Pages that
+    /// are to leave together stay in `v`.
     pub(super) fn sweep(
         &self,
         s: &mut Locked<'_>,

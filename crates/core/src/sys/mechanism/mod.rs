@@ -394,18 +394,18 @@ impl Mechanism {
     /// else neighbours together. Each call takes as long as a page's codec.
     #[inline(never)] // The list of pages is not on the stack while a codec runs.
     pub fn drop_all_in_place(&self, pages: &[usize]) {
-        let mut at = match self {
+        let dropped = match self {
             // SAFETY: charter; the pager has stored the contents.
-            Mechanism::Protect(p) if p.has_drop_each() => unsafe {
-                super::program::drop_each(pages)
-            },
+            Mechanism::Protect(_) => unsafe { super::program::drop_each(pages) },
             _ => 0,
         };
-        while at < pages.len() {
-            let is_next = |n: &usize| pages[at + n] == pages[at] + n * PAGE_SIZE;
-            let run = (0..pages.len() - at).take_while(is_next).count();
-            let _ = self.drop_in_place(pages[at], run);
-            at += run;
+        self.drop_neighbours_in_place(&pages[dropped..]);
+    }
+
+    /// [`Mechanism::drop_in_place`] of pages in any order, neighbours by one call.
+    fn drop_neighbours_in_place(&self, pages: &[usize]) {
+        for run in pages.chunk_by(|a, b| a + PAGE_SIZE == *b) {
+            let _ = self.drop_in_place(run[0], run.len());
         }
     }
 

@@ -19,8 +19,6 @@ use crate::sys::{Errno, PAGE_SIZE, Result};
 
 pub struct ProtectFaults {
     proc_mem: ProcMem,
-    /// The kernel drops scattered pages by one call.
-    drops_each: bool,
 }
 
 impl ProtectFaults {
@@ -28,19 +26,14 @@ impl ProtectFaults {
     /// `is_alone`: the process has one thread, so that it can do without.
     pub fn open(is_alone: bool) -> Result<ProtectFaults> {
         match Self::open_file() {
-            Err(_) if is_alone => {
-                Ok(ProtectFaults { proc_mem: ProcMem::none(), drops_each: false })
-            }
+            Err(_) if is_alone => Ok(ProtectFaults { proc_mem: ProcMem::none() }),
             opened => opened,
         }
     }
 
     fn open_file() -> Result<ProtectFaults> {
-        let probe = crate::sys::mem::Mapping::new(2 * PAGE_SIZE)?;
-        let pages = [probe.addr(), probe.addr() + PAGE_SIZE];
-        // SAFETY: nothing is in them yet.
-        let drops_each = unsafe { program::drop_each(&pages) } == 2;
-        let p = ProtectFaults { proc_mem: ProcMem::open()?, drops_each };
+        let p = ProtectFaults { proc_mem: ProcMem::open()? };
+        let probe = crate::sys::mem::Mapping::new(PAGE_SIZE)?;
         p.hide(probe.addr(), PAGE_SIZE)?;
         let bytes = [1u8; 64];
         // SAFETY: a mapping of our own, hidden.
@@ -55,10 +48,6 @@ impl ProtectFaults {
     /// Whether pages are reached by showing them: right in a process of one thread only.
     pub fn needs_to_be_alone(&self) -> bool {
         !self.proc_mem.is_open()
-    }
-
-    pub fn has_drop_each(&self) -> bool {
-        self.drops_each
     }
 
     pub fn fd(&self) -> i32 {
@@ -130,7 +119,7 @@ mod tests {
     fn what_is_shown_in_part_and_not_filled_is_hidden_again() {
         use crate::sys::mem::{map_anonymous, unmap_anonymous};
         let first = map_anonymous(4 * PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap();
-        let p = ProtectFaults { proc_mem: ProcMem::none(), drops_each: false };
+        let p = ProtectFaults { proc_mem: ProcMem::none() };
         let (at, hole) = (first + PAGE_SIZE, first + 2 * PAGE_SIZE);
         p.hide(at, 2 * PAGE_SIZE).unwrap();
         // SAFETY: memory of this test's, of which nobody uses that page.
@@ -150,7 +139,7 @@ mod tests {
     #[test]
     fn without_the_file_pages_are_read_and_filled_all_the_same_and_stay_hidden() {
         let m = Mapping::new(2 * PAGE_SIZE).unwrap();
-        let p = ProtectFaults { proc_mem: ProcMem::none(), drops_each: false };
+        let p = ProtectFaults { proc_mem: ProcMem::none() };
         assert!(p.needs_to_be_alone());
         let is_hidden = || {
             std::fs::read_to_string("/proc/self/maps").unwrap().lines().any(|line| {
@@ -174,20 +163,23 @@ mod tests {
     #[test]
     fn scattered_pages_are_dropped_and_no_other() {
         use crate::sys::mechanism::Mechanism;
-        for drops_each in [ProtectFaults::open(false).unwrap().drops_each, false] {
+        for by_one_call in [true, false] {
             let mut m = Mapping::new(5 * PAGE_SIZE).unwrap();
             m.as_mut_slice().fill(7);
             let page = |i: usize| m.addr() + i * PAGE_SIZE;
-            let p = ProtectFaults { proc_mem: ProcMem::open().unwrap(), drops_each };
-            p.hide(m.addr(), 5 * PAGE_SIZE).unwrap();
-            let mechanism = Mechanism::Protect(p);
-            mechanism.drop_all_in_place(&[page(3), page(0), page(1)]);
+            let mechanism = Mechanism::Protect(ProtectFaults::open(false).unwrap());
+            mechanism.attach(m.addr(), 5 * PAGE_SIZE).unwrap();
+            let pages = [page(3), page(0), page(1)];
+            match by_one_call {
+                true => mechanism.drop_all_in_place(&pages),
+                false => mechanism.drop_neighbours_in_place(&pages),
+            }
             let mut bytes = [1; PAGE_SIZE];
             let left = [0, 1, 2, 3, 4].map(|i| {
                 mechanism.read_hidden(page(i), &mut bytes).unwrap();
                 bytes[9]
             });
-            assert_eq!(left, [0, 0, 7, 0, 7], "{drops_each}");
+            assert_eq!(left, [0, 0, 7, 0, 7], "{by_one_call}");
         }
     }
 }
