@@ -15,6 +15,7 @@
 //!  estimate DATE        ratios and times, foreseen and measured
 //!  policies DATE        loads under each policy, by those under uzswap's
 //!  huge DATE...         throughput in huge pages, by each peer's
+//!  hand PAGE [TABLE]    figures that were taken by hand, for a page of the experiments
 //!  variety              each program's newest run by each mechanism
 //!  newest               of each benchmark and machine the newest measurement, every arm
 //! ```
@@ -23,6 +24,7 @@
 //! by its date has lines.
 
 mod experiments;
+mod hand;
 mod newest;
 
 use serde_json::Value;
@@ -64,12 +66,15 @@ fn table(what: &str, lines: &[Value]) -> Result<String, String> {
         ("policies", [date]) => experiments::policies(date, lines),
         ("huge", [_, ..]) => experiments::huge(&dates, lines),
         ("overhead", [date]) => experiments::overhead(date, lines),
+        ("hand", [page]) => hand::table(page, None, lines),
+        ("hand", [page, name]) => hand::table(page, Some(name), lines),
         ("variety", []) => newest::variety(lines),
         ("newest", []) => Ok(newest::newest(lines)),
         _ => Err(format!(
             "no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, summary \
              DATE..., codecs DATE, disk DATE, contention DATE, speeds DATE..., builds DATE..., \
-             estimate DATE, policies DATE, huge DATE..., overhead DATE, variety, newest"
+             estimate DATE, policies DATE, huge DATE..., overhead DATE, \
+             hand PAGE [TABLE], variety, newest"
         )),
     }
 }
