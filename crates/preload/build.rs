@@ -15,7 +15,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The sources of the slots and of the code to which they jump.
+/// The sources of the trampolines and of the code to which they jump.
 const SOURCES: &str = "src/patch";
 
 /// How the library is linked, beside `standalone.c`.

@@ -111,7 +111,7 @@ fn nothing_is_allocated_after_construction() {
         cache.swap_in(*e, &mut p).unwrap();
         assert!(p == alike(tag as u64));
     }
-    cache.rest();
+    cache.give_buffers_back();
     cache.shrink(1 << 30);
     let c = cache.counters();
     assert!(c.group_loads > 0 && c.dispersed_pages > 0);

@@ -98,7 +98,7 @@ fn no_codec_allocates() {
     assert!(specs.len() > 40);
     let dictionary = CodecSpec::parse("zstd:level=1,dict=auto").unwrap();
     let codecs = Codecs::new(CodecSpec::default());
-    let streams = Streams::with_slots(2, 4096).unwrap();
+    let streams = Streams::with_cells(2, 4096).unwrap();
     let mut back = [0u8; 4096];
 
     // The count is not dead: Rust's allocator and C's are both seen.

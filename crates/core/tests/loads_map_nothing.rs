@@ -49,7 +49,7 @@ fn every_codec_decodes_without_address_space() {
         let entries: Vec<_> = (0..PAGES).map(|tag| cache.swap_out(&page(tag)).unwrap()).collect();
         // Some are in the pool, some in the file; nobody has decoded anything.
         cache.shrink(200 << 10);
-        cache.rest();
+        cache.give_buffers_back();
         let before = forbid_mappings();
         let mut bytes = [0; 4096];
         let wrong = entries.iter().zip(0..).find(|(entry, tag)| {

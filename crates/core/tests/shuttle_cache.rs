@@ -4,8 +4,8 @@
 //! shuttle_cache`; `UZSWAP_SCHEDULES` sets how many schedules each test tries.
 //!
 //! Shuttle runs one thread at a time, so this is about the order of whole steps, which is what the
-//! races are about; whether the lock and the slot themselves order memory is for `loom_slot.rs` to
-//! show, and the hardware's part.
+//! races are about; whether the lock and the cell themselves order memory is for
+//! `loom_take_cell.rs` to show, and the hardware's part.
 #![cfg(shuttle)]
 
 use std::sync::atomic::{AtomicU64, Ordering};

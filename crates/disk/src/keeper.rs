@@ -220,7 +220,7 @@ fn round(disk: &Disk, upkeep: &Upkeep, rounds: &mut Rounds, say: &impl Fn(&str))
     }
     let is_quiet = rounds.quiet > 0 && rounds.quiet.is_multiple_of(RESTS_AFTER);
     if is_quiet || is_empty && rounds.quiet == 1 {
-        cache.rest();
+        cache.give_buffers_back();
     }
 }
 

@@ -31,7 +31,7 @@ pub fn random(seed: u64) -> impl FnMut(u64) -> u64 {
 /// lost.
 pub fn lose_the_store(disk: &Disk) {
     assert!(disk.cache().write_back_which(Which::default(), usize::MAX) > 0);
-    disk.cache().rest();
+    disk.cache().give_buffers_back();
     let mut descriptors = Vec::new();
     disk.cache().for_each_descriptor(|fd| descriptors.push(fd));
     // The first is the file. It takes what is written, and has nothing to read.

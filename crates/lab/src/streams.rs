@@ -108,7 +108,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     let cores = thread::available_parallelism().map_or(1, |n| n.get());
     println!(
         "{cores} processors, {} streams of {} bytes together",
-        ways.per_cpu.slots(),
+        ways.per_cpu.cells(),
         ways.per_cpu.mapped_bytes()
     );
     aims(&mut comparison, &seen);
@@ -127,7 +127,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     );
     let results = json!({
         "processors": cores,
-        "streams": ways.per_cpu.slots(),
+        "streams": ways.per_cpu.cells(),
         "stream_bytes": ways.per_cpu.mapped_bytes(),
         "pages_per_s": times.to_json(),
         "quiet_rounds": seen.quiet,
@@ -151,7 +151,7 @@ impl Ways {
         let config: CacheConfig<FileStore> = CacheConfig::default();
         Ok(Ways {
             codecs: Codecs::new(CodecSpec::default()),
-            single: Streams::with_slots(1, OUT_BYTES).map_err(environment)?,
+            single: Streams::with_cells(1, OUT_BYTES).map_err(environment)?,
             per_cpu: Streams::new(OUT_BYTES).map_err(environment)?,
             cache: SwapCache::new(config).map_err(environment)?,
         })

@@ -74,7 +74,7 @@ fn look(run: &Run, policy: &mut Policy) {
     let is_short = room.free_pages <= room.limit_pages / GIVEN_AHEAD as u64 * 2;
     let pages = live.iter().any(|(_, slot)| slot.mechanism().is_some());
     if live.len() < 2 || !is_short || !pages {
-        policy.rest();
+        policy.let_all_keep();
     } else {
         policy.step(Instant::now(), live.iter().map(|(pid, slot)| Sight::of(*pid, slot)).collect());
     }
@@ -161,7 +161,7 @@ impl Policy {
     }
 
     /// Memory is not short: no process gives. The policy keeps what it has learned of each.
-    fn rest(&mut self) {
+    fn let_all_keep(&mut self) {
         self.shares.values_mut().for_each(|s| s.gives = false);
     }
 
@@ -334,7 +334,7 @@ mod tests {
     fn when_memory_is_there_again_nobody_gives() {
         let mut two = Two::new();
         assert_eq!(two.look(25, [0, 1000], [0, 0]), [true, false]);
-        two.policy.rest();
+        two.policy.let_all_keep();
         assert_eq!(two.policy.bound(two.sights[COLD].key), None);
     }
 }

@@ -130,7 +130,8 @@ impl<S: Store> State<S> {
         assert!(c.mem_used_max_bytes >= c.mem_used_bytes || pool == 0);
     }
 
-    /// The lists of the young, the old, the cold and the kept hold the pool's entries, each once.
+    /// The lists of the young, the old, the ancient and the kept hold the pool's entries, each
+    /// once.
     fn check_lists(&self, found: &Found) {
         let pool = found.pool();
         let is_pooled =
@@ -151,10 +152,11 @@ impl<S: Store> State<S> {
             (in_list(&self.kept.list, |e| e.kept == 1), self.kept.bytes),
             found.kept_in_pool
         );
-        let young = in_list(&self.young, |e| e.kept == 0 && !e.is(Mark::Old) && !e.is(Mark::Cold));
-        let old = in_list(&self.old, |e| e.kept == 0 && e.is(Mark::Old) && !e.is(Mark::Cold));
-        let cold = in_list(&self.cold, |e| e.kept == 0 && e.is(Mark::Cold));
-        assert_eq!(young + old + cold + found.kept_in_pool.0, pool);
+        let young =
+            in_list(&self.young, |e| e.kept == 0 && !e.is(Mark::Old) && !e.is(Mark::Ancient));
+        let old = in_list(&self.old, |e| e.kept == 0 && e.is(Mark::Old) && !e.is(Mark::Ancient));
+        let ancient = in_list(&self.ancient, |e| e.kept == 0 && e.is(Mark::Ancient));
+        assert_eq!(young + old + ancient + found.kept_in_pool.0, pool);
     }
 
     /// Each cluster's list holds its entries, each once.

@@ -84,8 +84,8 @@ pub enum Mark {
     Packed = 4,
     /// The recompressor is working on it.
     Packing = 8,
-    /// In the list of the cold, whatever it is besides.
-    Cold = 16,
+    /// In the list of the ancient, whatever it is besides.
+    Ancient = 16,
     /// The fingerprint of its page is known.
     Printed = 32,
 }
@@ -109,8 +109,8 @@ crate::zeroable! {
         /// The fingerprint of its page, once a copy of it was kept ([`Mark::Printed`]); before that
         /// the time at which it was used last, or [`IDLE`].
         pub fingerprint: u64,
-        /// Neighbours in the one list that the entry is in: young, old, cold or kept (in the pool),
-        /// its cluster's (stored), unused (free).
+        /// Neighbours in the one list that the entry is in: young, old, ancient or kept (in the
+        /// pool), its cluster's (stored), unused (free).
         pub prev: u32,
         pub next: u32,
         /// Length of the object; 0 of a page in a group, which has none of its own.

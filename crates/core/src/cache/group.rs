@@ -1,18 +1,18 @@
-//! Groups: pages that stay cold are compressed together with their neighbours.
+//! Groups: pages that grow ancient are compressed together with their neighbours.
 //!
 //! ```text
 //!            one by one                 16 pages as one                 in the pool, by 4 KiB
 //!   YOUNG --------------> OLD  [a][b]...[p] ------> ################## ------> [####][####][##]
 //!                          |                                                      ^ parts
-//!                          +--> COLD   a: (group, 0)  b: (group, 1) ... p -----> group
+//!                          +--> ANCIENT a: (group, 0)  b: (group, 1) ... p -----> group
 //! ```
 //!
 //! Pages that lay side by side resemble each other, and a codec that sees 64 KiB of them finds what
 //! one that sees 4 KiB cannot: a fifth of the bytes. In exchange a load of one page decompresses
 //! all of them. So groups are for objects that [`recompress`](super::recompress) has compressed
 //! again and nobody has asked for since. When the old are more than their part of the old and the
-//! cold together, the oldest of them are due. The cache knows of no addresses; neighbours are those
-//! that came in one after the other, as they still follow each other in the list.
+//! ancient together, the oldest of them are due. The cache knows of no addresses; neighbours are
+//! those that came in one after the other, as they still follow each other in the list.
 //!
 //! A *group* is a record: the parts of its form, its *members*, and which of them are alive. A
 //! member's entry says (group, index) where others have a handle, and is in one of the pool's lists
@@ -228,18 +228,18 @@ impl<S: Store> State<S> {
         }
     }
 
-    /// An old entry becomes the youngest of the cold.
-    fn grow_cold(&mut self, id: u32) {
+    /// An old entry becomes the youngest of the ancient.
+    fn grow_ancient(&mut self, id: u32) {
         self.unlink_pooled(id);
-        self.entries.get_mut(id).mark(Mark::Cold, true);
-        self.cold.push_front(&mut self.entries, id);
+        self.entries.get_mut(id).mark(Mark::Ancient, true);
+        self.ancient.push_front(&mut self.entries, id);
     }
 
-    /// A cold entry becomes the oldest of the old.
+    /// An ancient entry becomes the oldest of the old.
     fn make_due(&mut self, id: u32) {
-        if self.entries.get(id).is(Mark::Cold) {
+        if self.entries.get(id).is(Mark::Ancient) {
             self.unlink_pooled(id);
-            self.entries.get_mut(id).mark(Mark::Cold, false);
+            self.entries.get_mut(id).mark(Mark::Ancient, false);
             self.old.push_back(&mut self.entries, id);
         }
     }

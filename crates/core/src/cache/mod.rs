@@ -45,6 +45,7 @@
 //! afterwards ([`read`], [`writeback`]). A thread unpins an object before it gives its stream back,
 //! so none is pinned where all streams are held: at a fork.
 
+mod buffers;
 mod check;
 mod choice;
 mod counters;
@@ -60,7 +61,6 @@ pub mod model;
 mod read;
 mod recompress;
 mod records;
-mod rest;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -162,7 +162,7 @@ pub fn run<S: Store>(
             }
             94 if random.below(3) == 0 => orders(cache, random, &mut model),
             94 => match random.below(16) {
-                0 => cache.rest(),
+                0 => cache.give_buffers_back(),
                 1 => cache.pause_recompression(),
                 3 => cache.choose_dense(random.below(4) == 0),
                 4 | 5 => cache.set_leisure(random.below(4) > 0),

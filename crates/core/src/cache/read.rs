@@ -516,7 +516,7 @@ mod tests {
         assert_eq!(load(62), Err(LoadError::Io(Errno::EIO)));
         assert!(is_right(62));
         // Wrong on the way, and right the next time.
-        cache.rest();
+        cache.give_buffers_back();
         let turn = || {
             store.corrupt(|disk| {
                 disk[4 * CLUSTER_BYTES..5 * CLUSTER_BYTES].iter_mut().for_each(|byte| *byte ^= 1);

@@ -260,7 +260,7 @@ impl<S: Store> State<S> {
         spared: &mut u32,
     ) -> Due<Job> {
         for _ in 0..MAX_PASSED {
-            let is_idle = self.is_due(self.young.len, self.old.len + self.cold.len);
+            let is_idle = self.is_due(self.young.len, self.old.len + self.ancient.len);
             let id = self.young.last;
             let most = (self.young.len / SPARED_PART).max(MAX_PASSED).min(self.young.len);
             if *spared >= most || !is_idle && for_all.is_none() {

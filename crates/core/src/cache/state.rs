@@ -37,11 +37,11 @@ pub struct State<S: Store> {
     /// Areas from here on were never begun.
     pub areas_end: usize,
     /// Entries in the pool, but for kept ones, least recently used last: the young, then the old,
-    /// which the recompressor has dealt with, then the cold, which have been offered a place in a
-    /// group.
+    /// which the recompressor has dealt with, then the ancient, which have been offered a place in
+    /// a group.
     pub young: Ends,
     pub old: Ends,
-    pub cold: Ends,
+    pub ancient: Ends,
     /// The owner's program hardly pages: idle objects are compressed again.
     pub has_leisure: bool,
     pub groups: Groups,
@@ -123,7 +123,7 @@ impl<S: Store> State<S> {
             areas_end: usize::from(OWN_AREA) + 1,
             young: Ends::default(),
             old: Ends::default(),
-            cold: Ends::default(),
+            ancient: Ends::default(),
             has_leisure: false,
             groups: Groups::default(),
             kept: Kept::new(),
@@ -375,15 +375,15 @@ impl<S: Store> State<S> {
     pub fn link_young(&mut self, id: u32) {
         let e = self.entries.get_mut(id);
         e.mark(Mark::Old, false);
-        e.mark(Mark::Cold, false);
+        e.mark(Mark::Ancient, false);
         self.young.push_front(&mut self.entries, id);
     }
 
     /// Takes an object of the pool out of its list; not a kept one.
     pub fn unlink_pooled(&mut self, id: u32) {
         let e = self.entries.get(id);
-        let list = match (e.is(Mark::Cold), e.is(Mark::Old)) {
-            (true, _) => &mut self.cold,
+        let list = match (e.is(Mark::Ancient), e.is(Mark::Old)) {
+            (true, _) => &mut self.ancient,
             (false, true) => &mut self.old,
             (false, false) => &mut self.young,
         };
@@ -415,7 +415,7 @@ impl<S: Store> State<S> {
 
     /// The least recently used object of the pool, but for kept ones.
     pub fn oldest(&self) -> Option<u32> {
-        [self.cold.last, self.old.last, self.young.last].into_iter().find(|id| *id != NONE)
+        [self.ancient.last, self.old.last, self.young.last].into_iter().find(|id| *id != NONE)
     }
 
     /// Whether the pool takes one more object. Once full, it does so only below the threshold;

@@ -1,7 +1,7 @@
 //! Streams: working memory and an output buffer, about one per CPU, taken without sleeping.
 //!
 //! ```text
-//!   slots   [0]   [1]   [2]   [3]        slot = CPU number modulo slots
+//!   cells   [0]   [1]   [2]   [3]        cell = CPU number modulo cells
 //!            ^taken      ^
 //!   CPU 0 --'  `--> next free one        the holder was preempted, or this is another thread on its CPU
 //! ```
@@ -22,7 +22,7 @@ use crate::sys::Result;
 use crate::sys::contention::{self, Class, Waits};
 use crate::sys::cpu;
 use crate::sys::mem::Mapping;
-use crate::sys::slot::{Slot, Taken};
+use crate::sys::take_cell::{TakeCell, Taken};
 
 /// Memory that one compression or decompression needs besides its input and destination.
 pub struct Stream {
@@ -32,11 +32,11 @@ pub struct Stream {
 }
 
 /// With very many CPUs, more streams than this hardly find work, and their memory would add up.
-const MAX_SLOTS: usize = 32;
+const MAX_CELLS: usize = 32;
 
 /// See the module.
 pub struct Streams {
-    slots: Vec<Slot<Stream>>,
+    cells: Vec<TakeCell<Stream>>,
     /// Address space of all scratches, as of the last use of each.
     scratch_bytes: AtomicUsize,
     out_bytes: usize,
@@ -45,32 +45,32 @@ pub struct Streams {
 impl Streams {
     /// One stream per CPU (2 at least, 32 at most). Frames are taken when a stream is first used.
     pub fn new(max_input_bytes: usize) -> Result<Streams> {
-        Self::with_slots(cpu::count().clamp(2, MAX_SLOTS), max_input_bytes)
+        Self::with_cells(cpu::count().clamp(2, MAX_CELLS), max_input_bytes)
     }
 
     /// That many streams, 1 to 32.
-    pub fn with_slots(slots: usize, max_input_bytes: usize) -> Result<Streams> {
-        let slots = (0..slots.clamp(1, MAX_SLOTS))
+    pub fn with_cells(cells: usize, max_input_bytes: usize) -> Result<Streams> {
+        let cells = (0..cells.clamp(1, MAX_CELLS))
             .map(|_| {
-                Ok(Slot::new(Stream {
+                Ok(TakeCell::new(Stream {
                     scratch: Scratch::with_decoders()?,
                     out: Mapping::new(max_input_bytes)?,
                 }))
             })
             .collect::<Result<Vec<_>>>()?;
         let out_bytes =
-            slots.len() * max_input_bytes.max(1).next_multiple_of(crate::sys::PAGE_SIZE);
-        Ok(Streams { slots, scratch_bytes: AtomicUsize::new(0), out_bytes })
+            cells.len() * max_input_bytes.max(1).next_multiple_of(crate::sys::PAGE_SIZE);
+        Ok(Streams { cells, scratch_bytes: AtomicUsize::new(0), out_bytes })
     }
 
     /// How many streams there are.
-    pub fn slots(&self) -> usize {
-        self.slots.len()
+    pub fn cells(&self) -> usize {
+        self.cells.len()
     }
 
     /// Runs `f` with a stream that nobody else uses.
     pub fn with<R>(&self, f: impl FnOnce(&mut Stream) -> R) -> R {
-        let (taken, waits) = self.take(cpu::current() % self.slots.len());
+        let (taken, waits) = self.take(cpu::current() % self.cells.len());
         let meter = contention::hold_begins(Class::Stream, waits);
         let result = taken.with(|stream| {
             let before = stream.scratch.mapped_bytes();
@@ -93,7 +93,7 @@ impl Streams {
 
     /// Gives the memory back of the streams that nobody uses now.
     pub fn give_buffers_back(&self) {
-        for taken in self.slots.iter().filter_map(Slot::try_take) {
+        for taken in self.cells.iter().filter_map(TakeCell::try_take) {
             taken.with(|stream| {
                 let before = stream.scratch.mapped_bytes();
                 stream.scratch.give_buffers_back();
@@ -107,7 +107,8 @@ impl Streams {
     /// finds none taken by a thread that it does not have, and none half changed.
     pub fn hold_all(&self) -> HeldStreams<'_> {
         // An array, not a vector: this runs in the program, which owns the allocator.
-        let take = |index| self.slots.get(index).map(|slot: &Slot<_>| wait_for(|| slot.try_take()));
+        let take =
+            |index| self.cells.get(index).map(|cell: &TakeCell<_>| wait_for(|| cell.try_take()));
         HeldStreams { _taken: core::array::from_fn(take) }
     }
 
@@ -118,12 +119,12 @@ impl Streams {
 
     #[inline]
     fn take(&self, first: usize) -> (Taken<'_, Stream>, Waits) {
-        if let Some(taken) = self.slots[first].try_take() {
+        if let Some(taken) = self.cells[first].try_take() {
             return (taken, Waits::NONE);
         }
         let waits = Waits::begin();
-        let (before, from) = self.slots.split_at(first);
-        (wait_for(|| from.iter().chain(before).find_map(Slot::try_take)), waits)
+        let (before, from) = self.cells.split_at(first);
+        (wait_for(|| from.iter().chain(before).find_map(TakeCell::try_take)), waits)
     }
 }
 
@@ -143,5 +144,5 @@ fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
 
 /// All streams, until dropped.
 pub struct HeldStreams<'a> {
-    _taken: [Option<Taken<'a, Stream>>; MAX_SLOTS],
+    _taken: [Option<Taken<'a, Stream>>; MAX_CELLS],
 }

@@ -280,9 +280,9 @@ fn too_large_an_input_fails() {
 
 #[test]
 fn streams_are_bounded_and_exclusive() {
-    let streams = Streams::with_slots(2, 4096).unwrap();
+    let streams = Streams::with_cells(2, 4096).unwrap();
     let codecs = codecs("lz4");
-    assert_eq!(streams.slots(), 2);
+    assert_eq!(streams.cells(), 2);
     let before = streams.mapped_bytes();
     std::thread::scope(|s| {
         for seed in 0..16 {

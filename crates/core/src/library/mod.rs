@@ -294,12 +294,12 @@ impl Cache {
     pub fn shrink(&self, bytes: u64) -> Result<u64, Error> {
         let swap = self.swap()?;
         // Before each look: buffers count as used.
-        swap.rest();
+        swap.give_buffers_back();
         // Twice, because the cluster that the first look begins, and its record, count as well.
         for _ in 0..2 {
             let excess = self.used_bytes().saturating_sub(bytes);
             let freed = swap.shrink_used(usize::try_from(excess).unwrap_or(usize::MAX));
-            swap.rest();
+            swap.give_buffers_back();
             if freed == 0 {
                 break;
             }

@@ -136,7 +136,7 @@ impl Pager {
         self.table.for_each_occupied(0, usize::MAX, |_, _, e| self.free_entry(e.take_copy()));
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
         self.count_frames(-self.limbo_pages());
-        active.cache.rest();
+        active.cache.give_buffers_back();
         self.note_flag(0, ADDRESS_END, RangeFlags::UNREGISTERED, true);
         // A fault looks at the two without the lock, and must find one of them.
         self.ended.store(self.active.load(Ordering::Acquire), Ordering::Release);

@@ -343,7 +343,7 @@ mod tests {
         w.page_out();
         let cache = &w.active().cache;
         cache.shrink(1 << 20);
-        cache.rest();
+        cache.give_buffers_back();
         w.store.unwrap().set_fault(Fault::From(1));
         let resident = w.pager.resident_pages();
         let lost = serve_stored(&w, 0, 1);

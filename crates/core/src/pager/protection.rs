@@ -323,7 +323,7 @@ mod tests {
         let w = world();
         w.pager.unit_pages_least.store(4, Ordering::Relaxed);
         w.page_out();
-        w.active().cache.rest();
+        w.active().cache.give_buffers_back();
         w.store.unwrap().set_fault(Fault::From(1));
         // Page 8 compresses, so it is in the pool.
         assert_eq!((read(&w, 8), read(&w, 9)), (Touch::Done, Touch::Lost));

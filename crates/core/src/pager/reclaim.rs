@@ -77,9 +77,9 @@ impl Pager {
     }
 
     /// Gives back memory that only work in hand needs: the process has none.
-    pub fn rest(&self) {
+    pub fn give_buffers_back(&self) {
         if let Some(active) = self.active() {
-            active.cache.rest();
+            active.cache.give_buffers_back();
             self.recount_own();
             self.publish(true);
         }

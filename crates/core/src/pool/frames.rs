@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!                grow (1 MiB)           warm up (16)            alloc
-//!   not mapped ----------------> COLD ----------------> WARM ----------> USED
+//!   not mapped ----------------> BARE ----------------> WARM ----------> USED
 //!        ^                       |  ^                   |  ^              |
 //!        +-----------------------+  +-------------------+  +--------------+
-//!         a whole segment is cold          release               free
+//!         a whole segment is bare          release               free
 //! ```
 //!
-//! A *cold* frame has an address and no memory behind it; a *warm* one is free and has memory.
+//! A *bare* frame has an address and no memory behind it; a *warm* one is free and has memory.
 //! Frames stay warm when they are freed, because touching memory that was handed back costs
 //! microseconds on a virtual machine. Low addresses are taken before high ones, so that the highest
-//! segments run empty and can be unmapped. [`Frames::release`] turns warm frames into cold ones in
+//! segments run empty and can be unmapped. [`Frames::release`] turns warm frames into bare ones in
 //! runs, the highest first.
 //!
 //! A frame number stays valid while the frame is used. Nothing here knows what the bytes mean.
@@ -30,7 +30,7 @@ const SEGMENT_FRAMES: usize = Table::<Frame>::PER_SEGMENT;
 /// Warm frames that `release` keeps, so that a pool that breathes does not pay for it (256 KiB).
 pub(super) const RESERVE_FRAMES: usize = 64;
 
-/// Cold frames that get memory in one call. Batched, it costs two thirds of what a fault for each
+/// Bare frames that get memory in one call. Batched, it costs two thirds of what a fault for each
 /// costs.
 const WARM_UP_FRAMES: usize = 16;
 
@@ -38,7 +38,7 @@ const WARM_UP_FRAMES: usize = 16;
 pub(super) struct Frames {
     bytes: Table<Frame>,
     warm: BitSet,
-    cold: BitSet,
+    bare: BitSet,
     used: usize,
     max_frames: usize,
     /// Segments `0..segments_end` were mapped at some time; no segment below `hole_hint` is
@@ -53,7 +53,7 @@ impl Frames {
         Frames {
             bytes: Table::new(),
             warm: BitSet::new(),
-            cold: BitSet::new(),
+            bare: BitSet::new(),
             used: 0,
             max_frames: usize::MAX,
             segments_end: 0,
@@ -81,19 +81,19 @@ impl Frames {
         Ok(frame as u32)
     }
 
-    /// Makes a few cold frames warm, the first of which is returned.
+    /// Makes a few bare frames warm, the first of which is returned.
     #[cold]
     fn warm_up(&mut self) -> Result<usize, PoolError> {
-        let first = match self.cold.first() {
+        let first = match self.bare.first() {
             Some(frame) => frame,
             None => self.grow()?,
         };
         let room = self.max_frames.saturating_sub(self.resident()).clamp(1, WARM_UP_FRAMES);
         let segment_end = (first / SEGMENT_FRAMES + 1) * SEGMENT_FRAMES;
-        let end = (first + 1..segment_end.min(first + room)).find(|&f| !self.cold.contains(f));
+        let end = (first + 1..segment_end.min(first + room)).find(|&f| !self.bare.contains(f));
         let end = end.unwrap_or(segment_end.min(first + room));
         for frame in first..end {
-            self.cold.remove(frame);
+            self.bare.remove(frame);
             self.warm.insert(frame);
         }
         if end - first > 1 {
@@ -102,7 +102,7 @@ impl Frames {
         Ok(first)
     }
 
-    /// Maps one more segment; returns its first frame, now cold.
+    /// Maps one more segment; returns its first frame, now bare.
     #[cold]
     fn grow(&mut self) -> Result<usize, PoolError> {
         while self.hole_hint < self.segments_end
@@ -116,11 +116,11 @@ impl Frames {
             return Err(PoolError::NoMemory);
         }
         self.warm.reserve(end, &mut self.growth)?;
-        self.cold.reserve(end, &mut self.growth)?;
+        self.bare.reserve(end, &mut self.growth)?;
         self.growth.ensure(&self.bytes, first)?;
         self.segments_end = self.segments_end.max(self.hole_hint + 1);
         for frame in first..end {
-            self.cold.insert(frame);
+            self.bare.insert(frame);
         }
         Ok(first)
     }
@@ -152,7 +152,7 @@ impl Frames {
         surplus
     }
 
-    /// The last run of warm frames in a segment, or its last `most`, counts as cold from now on:
+    /// The last run of warm frames in a segment, or its last `most`, counts as bare from now on:
     /// where it begins, and how many.
     fn cool_last(&mut self, most: usize) -> (usize, usize) {
         let last = self.warm.last().expect("there are as many warm frames");
@@ -163,18 +163,18 @@ impl Frames {
         }
         for frame in first..=last {
             self.warm.remove(frame);
-            self.cold.insert(frame);
+            self.bare.insert(frame);
         }
         (first, last + 1 - first)
     }
 
     fn unmap_if_cold(&mut self, segment: usize) {
         let frames = segment * SEGMENT_FRAMES..(segment + 1) * SEGMENT_FRAMES;
-        if !self.cold.contains_all(frames.clone()) {
+        if !self.bare.contains_all(frames.clone()) {
             return;
         }
         for frame in frames {
-            self.cold.remove(frame);
+            self.bare.remove(frame);
         }
         self.bytes.unmap_segment(segment);
         self.hole_hint = self.hole_hint.min(segment);
@@ -222,13 +222,13 @@ impl Frames {
     pub fn check_used(&self, frame: u32) {
         let n = frame as usize;
         assert!(self.bytes.address(n).is_some(), "pool: used frame {n} is not mapped");
-        assert!(!self.warm.contains(n) && !self.cold.contains(n), "pool: used frame {n} is free");
+        assert!(!self.warm.contains(n) && !self.bare.contains(n), "pool: used frame {n} is free");
     }
 
-    /// Asserts that mapped frames = used + warm + cold. If the pool then names exactly `used`
+    /// Asserts that mapped frames = used + warm + bare. If the pool then names exactly `used`
     /// frames, each of which passes `check_used`, no frame is named twice or lost.
     pub fn check(&self) {
-        let (mut mapped, mut warm, mut cold) = (0, 0, 0);
+        let (mut mapped, mut warm, mut bare) = (0, 0, 0);
         for segment in 0..self.segments_end {
             let is_mapped = self.bytes.address(segment * SEGMENT_FRAMES).is_some();
             assert!(
@@ -237,18 +237,18 @@ impl Frames {
             );
             mapped += if is_mapped { SEGMENT_FRAMES } else { 0 };
             for frame in segment * SEGMENT_FRAMES..(segment + 1) * SEGMENT_FRAMES {
-                let (is_warm, is_cold) = (self.warm.contains(frame), self.cold.contains(frame));
-                assert!(!(is_warm && is_cold), "pool: frame {frame} is warm and cold");
+                let (is_warm, is_bare) = (self.warm.contains(frame), self.bare.contains(frame));
+                assert!(!(is_warm && is_bare), "pool: frame {frame} is warm and bare");
                 assert!(
-                    is_mapped || !(is_warm || is_cold),
+                    is_mapped || !(is_warm || is_bare),
                     "pool: free frame {frame} is not mapped"
                 );
                 warm += is_warm as usize;
-                cold += is_cold as usize;
+                bare += is_bare as usize;
             }
         }
-        assert_eq!((warm, cold), (self.warm.len(), self.cold.len()), "pool: counts of free frames");
-        assert_eq!(mapped, self.used + warm + cold, "pool: mapped = used + warm + cold");
+        assert_eq!((warm, bare), (self.warm.len(), self.bare.len()), "pool: counts of free frames");
+        assert_eq!(mapped, self.used + warm + bare, "pool: mapped = used + warm + bare");
     }
 }
 
@@ -480,7 +480,7 @@ mod tests {
         }
         f.release(usize::MAX);
         f.check();
-        // Frame 68 is used in the midst of cold ones.
+        // Frame 68 is used in the midst of bare ones.
         let before = f.resident();
         for _ in 0..RESERVE_FRAMES {
             f.alloc().unwrap();

@@ -4,25 +4,25 @@
 //! first:
 //!
 //! ```text
-//!  before   mov eax, 1          jmp slot            the slot runs the mov, looks at the route, and comes back to the
+//!  before   mov eax, 1          jmp trampoline      it runs the mov, looks at the route, and comes back to the
 //!           syscall      ==>    syscall             instruction itself: it stays where it was, so that a signal
 //!           cmp rax, ..         cmp rax, ..         handler, a debugger and an unwinder see the address they know
 //!
-//!  over     syscall      ==>    jmp slot            the slot holds the instruction and the moved neighbours
+//!  over     syscall      ==>    jmp trampoline      it holds the instruction and the moved neighbours
 //!           cmp rax, ..         (int3s)
 //!
 //!  detour   syscall      ==>    jmp short pad       where nothing may move: the 5-byte jump lies in the padding
-//!           pad: nop..          pad: jmp slot       between two functions nearby
+//!           pad: nop..          pad: jmp trampoline between two functions nearby
 //! ```
 //!
 //! An instruction may move under three conditions. It runs the same at another address (one that
 //! names memory relative to itself is corrected, and is the last resort). It does not change the
-//! stack pointer, as unwinding through the slot relies on it. It does not transfer control, except
-//! that the last one may be a branch or a return. No overwritten byte but the first may be reached
-//! by a jump. To know that, the function is decoded, and its branches, jump tables and landing pads
-//! are collected. Hand-written code also branches from one function into another. Short branches of
-//! this kind are found by decoding the neighbours, long ones by a scan of the whole text for any
-//! bytes that could be one.
+//! stack pointer, as unwinding through the trampoline relies on it. It does not transfer control,
+//! except that the last one may be a branch or a return. No overwritten byte but the first may be
+//! reached by a jump. To know that, the function is decoded, and its branches, jump tables and
+//! landing pads are collected. Hand-written code also branches from one function into another.
+//! Short branches of this kind are found by decoding the neighbours, long ones by a scan of the
+//! whole text for any bytes that could be one.
 //!
 //! Only functions that contain the bytes 0f 05 are decoded: libc has some 530 instructions in 3000
 //! functions.

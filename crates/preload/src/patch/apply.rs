@@ -1,8 +1,8 @@
 //! Writing jumps into text.
 //!
 //! Libraries are mapped next to each other, so a 5-byte jump reaches from nearly all of them to the
-//! slots. Objects out of reach (executables, mostly) get a page of 16-byte stubs near them, each a
-//! jump to a slot.
+//! trampolines. Objects out of reach (executables, mostly) get a page of 16-byte stubs near them,
+//! each a jump to a trampoline.
 //!
 //! # Safety charter
 //! Text is changed only while no thread can execute it: at start, when there is one thread, or when
@@ -19,8 +19,10 @@ use uzswap::sys::{PAGE_SIZE, Result, nr};
 use uzswap::uz_syscall;
 
 use super::maps::Maps;
-use super::slot::{SLOT_BYTES, Slots, emit_slot, fill, pages_for, slot_range};
 use super::table::{NO_RIP, SITE_BYTES, Site};
+use super::trampoline::{
+    TRAMPOLINE_BYTES, Trampolines, emit_trampoline, fill, pages_for, trampoline_range,
+};
 
 const STUB_BYTES: usize = 16;
 /// How far a jump with a 32-bit distance reaches, less a margin.
@@ -81,46 +83,46 @@ pub unsafe fn sites_in<'a>(sites: &'a [Site], bias: u64, text: &Text) -> Vec<&'a
     sites.iter().filter(is_here).collect()
 }
 
-/// Whether jumps reach from everywhere in `text` to the slots and back.
+/// Whether jumps reach from everywhere in `text` to the trampolines and back.
 pub fn is_near(text: &Text) -> bool {
-    let range = slot_range();
+    let range = trampoline_range();
     range.end.saturating_sub(text.start) < REACH && text.end.saturating_sub(range.start) < REACH
 }
 
-/// The redirection of sites: the code of their slots and stubs, and the bytes to be written into
-/// the text.
+/// The redirection of sites: the code of their trampolines and stubs, and the bytes to be written
+/// into the text.
 pub struct Patch {
     /// Whole pages.
-    pub slots: Vec<u8>,
+    pub trampolines: Vec<u8>,
     stubs: Vec<u8>,
     writes: Vec<Write>,
 }
 
 impl Patch {
-    /// Redirects `sites` of an object at its virtual addresses plus `bias` to the slots from
-    /// `first_slot` on, by stubs in `stub_area` where they are far. `links`: where the slots' links
-    /// are.
+    /// Redirects `sites` of an object at its virtual addresses plus `bias` to the trampolines from
+    /// `first_trampoline` on, by stubs in `stub_area` where they are far. `links`: where the
+    /// trampolines' links are.
     pub fn new(
         sites: &[&Site],
         bias: u64,
-        first_slot: usize,
+        first_trampoline: usize,
         stub_area: Option<usize>,
         links: usize,
     ) -> Patch {
         let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
-        let mut slots = Vec::new();
-        slots.resize(pages_for(sites.len()) * PAGE_SIZE, 0xcc);
+        let mut trampolines = Vec::new();
+        trampolines.resize(pages_for(sites.len()) * PAGE_SIZE, 0xcc);
         let mut writes = Vec::with_capacity(sites.len() + 8);
         let mut stubs = Vec::new();
         for (i, site) in sites.iter().enumerate() {
-            let slot = first_slot + i * SLOT_BYTES;
-            let code = emit_slot(site, slot, bias, stub_area.is_none(), links);
-            slots[i * SLOT_BYTES..(i + 1) * SLOT_BYTES].copy_from_slice(&code);
+            let trampoline = first_trampoline + i * TRAMPOLINE_BYTES;
+            let code = emit_trampoline(site, trampoline, bias, stub_area.is_none(), links);
+            trampolines[i * TRAMPOLINE_BYTES..(i + 1) * TRAMPOLINE_BYTES].copy_from_slice(&code);
             let target = match stub_area {
-                None => slot,
+                None => trampoline,
                 Some(area) => {
                     stubs.extend([0xff, 0x25, 0, 0, 0, 0]); // jmp [rip]
-                    stubs.extend(slot.to_le_bytes());
+                    stubs.extend(trampoline.to_le_bytes());
                     stubs.extend([0xcc; 2]);
                     area + i * STUB_BYTES
                 }
@@ -140,7 +142,7 @@ impl Patch {
             }
             writes.push(write);
         }
-        Patch { slots, stubs, writes }
+        Patch { trampolines, stubs, writes }
     }
 
     /// Writes the jumps into a copy of the text that begins at `start`.
@@ -152,13 +154,13 @@ impl Patch {
 }
 
 /// Redirects `sites` of an object that lies at its virtual addresses plus `bias`, as far as they
-/// are within `text`; answers how many were. `links`: the links of its slots.
+/// are within `text`; answers how many were. `links`: the links of its trampolines.
 ///
 /// # Safety
 /// No thread may be executing `text` or about to, `text` must be mapped like that, privately, and
 /// the sites must come from an analysis of this object.
 pub unsafe fn redirect(
-    slots: &mut Slots,
+    trampolines: &mut Trampolines,
     sites: &[Site],
     bias: u64,
     text: Text,
@@ -174,26 +176,26 @@ pub unsafe fn redirect(
         return 0;
     }
     // The text that was mapped here before is gone.
-    slots.forget(|t| t.start < text.end && text.start < t.end);
-    let Some((first_slot, pages)) = slots.take(here.len(), maps) else { return 0 };
+    trampolines.forget(|t| t.start < text.end && text.start < t.end);
+    let Some((first_trampoline, pages)) = trampolines.take(here.len(), maps) else { return 0 };
     let stub_bytes = if near { 0 } else { (here.len() * STUB_BYTES).next_multiple_of(PAGE_SIZE) };
     let stub_area =
         if near { None } else { maps.map_near(text.start, text.end, stub_bytes, REACH) };
     // From here on the pages are the object's, even if something below fails: they may have become
     // executable.
-    slots.assign(
+    trampolines.assign(
         text,
-        (first_slot, pages),
+        (first_trampoline, pages),
         (stub_area.unwrap_or(0), if stub_area.is_some() { stub_bytes } else { 0 }),
     );
     if !near && stub_area.is_none() {
         return 0;
     }
-    let patch = Patch::new(&here, bias, first_slot, stub_area, links);
+    let patch = Patch::new(&here, bias, first_trampoline, stub_area, links);
     // SAFETY: the pages were just taken or mapped for this; the writes are within text, checked
     // above.
     unsafe {
-        if fill(first_slot, &patch.slots).is_err() {
+        if fill(first_trampoline, &patch.trampolines).is_err() {
             return 0;
         }
         if let Some(area) = stub_area

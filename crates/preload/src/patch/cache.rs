@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  BUILD-ID-SPAN              a patch table (table.rs)
-//!  BUILD-ID-SPAN-KEY.text     a text with the jumps in it, and its slots (shared.rs)
+//!  BUILD-ID-SPAN-KEY.text     a text with the jumps in it, and its trampolines (shared.rs)
 //!  ... .text.seen             that its bytes were looked at, and are right
 //!  NAME.RANDOM                one that is being written
 //! ```

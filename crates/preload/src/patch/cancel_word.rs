@@ -3,12 +3,12 @@
 //! libc makes all calls that pthread_cancel may end at one place, and keeps the address of the word
 //! on the stack while it does: `takeover/cancel.rs` shows the sequence, and what the word is for.
 //! The sequence is patched like others, so the place is known by the bytes around the jump and by
-//! those that have moved into the slot.
+//! those that have moved into the trampoline.
 //!
 //! # Safety charter
 //! Bytes are read from where the call returns to, and backwards within the page that they are known
-//! to lie in; then from the slot to which the jump there leads. The word is read from the stack
-//! that libc made the call on.
+//! to lie in; then from the trampoline to which the jump there leads. The word is read from the
+//! stack that libc made the call on.
 #![allow(unsafe_code)]
 
 use uzswap::sys::PAGE_SIZE;
@@ -19,7 +19,7 @@ use super::frame::HookFrame;
 /// ends by it; else 0. Such calls are made at one place of musl, and of glibc from 2.41 on:
 /// `takeover/cancel.rs` shows it.
 pub fn cancel_word(f: &HookFrame) -> usize {
-    /// `mov r9, [rsp + 16]`, which stays, and `mov [rsp + 8], r11`, which is in the slot.
+    /// `mov r9, [rsp + 16]`, which stays, and `mov [rsp + 8], r11`, which is in the trampoline.
     const STAYS: [u8; 5] = [0x4c, 0x8b, 0x4c, 0x24, 0x10];
     const MOVED: [u8; 5] = [0x4c, 0x89, 0x5c, 0x24, 0x08];
     const STUB: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
@@ -28,7 +28,7 @@ pub fn cancel_word(f: &HookFrame) -> usize {
     let next = f.ret as usize;
     let jump = next - 2 - MOVED.len();
     // SAFETY: the call returns to `next`, and before its instruction lies at least a jump, or the
-    // code of a slot.
+    // code of a trampoline.
     let byte = |at: usize| unsafe { (at as *const u8).read() };
     if byte(next) != RET
         || byte(jump) != JMP
@@ -40,14 +40,14 @@ pub fn cancel_word(f: &HookFrame) -> usize {
     if !is_at(jump - STAYS.len(), &STAYS) {
         return 0;
     }
-    // Nothing before the jump was overwritten, so it is one of ours, to a slot or to a stub.
+    // Nothing before the jump was overwritten, so it is one of ours, to a trampoline or to a stub.
     let distance = i32::from_le_bytes([1, 2, 3, 4].map(|i| byte(jump + i)));
-    let mut slot = (next - 2).wrapping_add(distance as usize);
-    if is_at(slot, &STUB) {
-        // SAFETY: a stub of ours: the slot's address follows the instruction.
-        slot = unsafe { ((slot + STUB.len()) as *const usize).read_unaligned() };
+    let mut trampoline = (next - 2).wrapping_add(distance as usize);
+    if is_at(trampoline, &STUB) {
+        // SAFETY: a stub of ours: the trampoline's address follows the instruction.
+        trampoline = unsafe { ((trampoline + STUB.len()) as *const usize).read_unaligned() };
     }
-    if !is_at(slot, &MOVED) {
+    if !is_at(trampoline, &MOVED) {
         return 0;
     }
     // SAFETY: the word that libc has written there a moment ago.
@@ -62,7 +62,7 @@ mod tests {
     fn the_word_of_a_call_that_can_be_cancelled_is_found() {
         let mut code = vec![0x90u8; 2 * PAGE_SIZE];
         let at = PAGE_SIZE - code.as_ptr() as usize % PAGE_SIZE;
-        // The end of the sequence, a stub, and two slots: libc's, and another.
+        // The end of the sequence, a stub, and two trampolines: libc's, and another.
         let head = [0x4c, 0x8b, 0x4c, 0x24, 0x10, 0xe9];
         code[at..at + 6].copy_from_slice(&head);
         code[at + 10..at + 13].copy_from_slice(&[0x0f, 0x05, 0xc3]);

@@ -1,10 +1,10 @@
 //! The way from a patched `syscall` instruction into Rust and back.
 //!
 //! ```text
-//!  program text          slot (see slot.rs)                  here
-//!  ------------          -------------------                 ----
+//!  program text          trampoline (trampoline.rs)          here
+//!  ------------          --------------------------          ----
 //!  mov eax, 1   ==>      mov eax, 1
-//!  jmp slot              route of 1 is 0? ---- yes --> the instruction, nothing else
+//!  jmp trampoline        route of 1 is 0? ---- yes --> the instruction, nothing else
 //!                        lea rcx, [after the syscall]
 //!                        jmp  ------------------------------> uzswap_patch_slow
 //!                                                             registers -> HookFrame, vectors -> xsave area
@@ -97,9 +97,9 @@ const RED_ZONE: usize = 128;
 const FRAME: usize = RED_ZONE + size_of::<HookFrame>();
 
 unsafe extern "C" {
-    /// Where slots go when a call's route leads to the hook.
+    /// Where trampolines go when a call's route leads to the hook.
     pub(super) fn uzswap_patch_slow();
-    /// Where slots go when it leads there, and the hook runs on the thread's hook stack.
+    /// Where trampolines go when it leads there, and the hook runs on the thread's hook stack.
     pub(super) fn uzswap_patch_slow_own();
     fn uzswap_call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
     fn uzswap_call_on_stack_saving_vectors(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);

@@ -42,7 +42,7 @@ pub struct HookFrame {
     pub r14: u64,
     pub r15: u64,
     /// The address after the system-call instruction: in the program's text where the instruction
-    /// stayed there, else in a slot. The instruction itself is at `ret - 2`.
+    /// stayed there, else in a trampoline. The instruction itself is at `ret - 2`.
     pub ret: u64,
     /// The program's stack pointer, for information.
     pub rsp: u64,

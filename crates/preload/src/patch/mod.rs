@@ -2,8 +2,8 @@
 //!
 //! Programs enter the kernel by a two-byte instruction. libc has some five hundred of them, and the
 //! dynamic loader, the vDSO's fallbacks and a few other objects have some, too. Each is replaced,
-//! in memory, by a jump into a *slot*, which looks up the *route* of the system-call number: route
-//! 0 runs the instruction with nothing around it, the others call the *hook*. No symbol is
+//! in memory, by a jump into a *trampoline*, which looks up the *route* of the system-call number:
+//! route 0 runs the instruction with nothing around it, the others call the *hook*. No symbol is
 //! interposed and libc is not asked, so calls that libc makes for itself (stdio, malloc, threads)
 //! are seen like all others.
 //!
@@ -14,10 +14,10 @@
 //!  analyze/sweep.rs  ... where no table says which bytes are functions (Go, musl)
 //!  table.rs    ... that, kept in a file so that it is done once per object and machine
 //!  cache.rs    the directory of such files
-//!  slot.rs     ... that -> the code that is jumped to
+//!  trampoline.rs   ... that -> the code that is jumped to
 //!  apply.rs    ... and the jumps
 //!  shared.rs   both as a file's pages, the same for all processes
-//!  routes.rs   which calls go from a slot to the hook
+//!  routes.rs   which calls go from a trampoline to the hook
 //!  entry.rs    ... from there to the hook and back
 //!  frame.rs    the registers and stacks of a hook
 //!  vectors.rs  ... and how its vector registers are saved
@@ -56,9 +56,9 @@ mod maps;
 mod mem;
 mod routes;
 mod shared;
-mod slot;
 mod table;
 mod thread_slot;
+mod trampoline;
 mod vectors;
 
 use core::cell::OnceCell;
@@ -92,17 +92,17 @@ use cache::CacheDir;
 use elf::Image;
 use maps::{Mapping, Maps, Pagemap};
 use shared::Shared;
-use slot::Slots;
 use table::{Analysis, Counts};
+use trampoline::Trampolines;
 
 struct Patcher {
-    slots: Slots,
+    trampolines: Trampolines,
     cache_path: Vec<u8>,
 }
 
-/// Protects the slots; held while an object is patched.
+/// Protects the trampolines; held while an object is patched.
 static PATCHER: Mutex<Patcher> =
-    Mutex::new(Patcher { slots: Slots::new(), cache_path: Vec::new() });
+    Mutex::new(Patcher { trampolines: Trampolines::new(), cache_path: Vec::new() });
 
 /// Where the lock's guard is kept while the process forks.
 static FORKING: Mutex<Option<MutexGuard<'static, Patcher>>> = Mutex::new(None);
@@ -155,9 +155,9 @@ pub fn after_fork() {
     drop(patcher);
 }
 
-/// Where the slots are (a part of this library's .bss that is executable).
+/// Where the trampolines are (a part of this library's .bss that is executable).
 pub fn trampoline_range() -> Range<usize> {
-    slot::slot_range()
+    trampoline::trampoline_range()
 }
 
 /// Patches everything that is mapped now, except this library itself. `cache_dir` is where patch
@@ -178,8 +178,8 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         list.iter().find(|m| (m.start..m.end).contains(&(patch_all_loaded as *const () as usize)));
     let own = own.map(|m| (m.device, m.inode));
     let mut report = Report::default();
-    // Private copies take the first slots that are free, so shared texts come first: they need the
-    // slots at their distance.
+    // Private copies take the first trampolines that are free, so shared texts come first: they
+    // need the trampolines at their distance.
     let (vdso, files): (Vec<&Mapping>, Vec<&Mapping>) = list.iter().rev().partition(|m| is_vdso(m));
     for m in files.into_iter().chain(vdso) {
         if Some((m.device, m.inode)) == own {
@@ -189,7 +189,14 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         let Some(image) = (unsafe { object_of(m, &list) }) else { continue };
         // SAFETY: as above, and so nobody executes it.
         let (counts, patched) = unsafe {
-            patch_loaded(m, &image, cache.as_ref(), &mut pagemap, &mut patcher.slots, &mut maps)
+            patch_loaded(
+                m,
+                &image,
+                cache.as_ref(),
+                &mut pagemap,
+                &mut patcher.trampolines,
+                &mut maps,
+            )
         };
         report.add(counts, patched, &m.name);
     }
@@ -200,8 +207,8 @@ fn is_vdso(m: &Mapping) -> bool {
     m.name == b"[vdso]"
 }
 
-/// Patches an object that is mapped, by shared pages if its table and the place for its slots allow
-/// it. Returns its counts, and the number of patched sites.
+/// Patches an object that is mapped, by shared pages if its table and the place for its trampolines
+/// allow it. Returns its counts, and the number of patched sites.
 ///
 /// # Safety
 /// `m` must be the object's text, and nobody may be executing it.
@@ -210,7 +217,7 @@ unsafe fn patch_loaded(
     image: &Image,
     cache: Option<&CacheDir>,
     pagemap: &mut Option<Pagemap>,
-    slots: &mut Slots,
+    trampolines: &mut Trampolines,
     maps: &mut Maps,
 ) -> (Counts, usize) {
     let text = Text { start: m.start, end: m.end, prot: m.prot };
@@ -229,10 +236,10 @@ unsafe fn patch_loaded(
         kept_of_file.and_then(|(c, n)| table::counts(c, n)).unwrap_or_else(|| whole().counts());
     // The code behind the links of shared texts is for programs of libc.
     let shared = kept_of_file.filter(|_| counts.sites > 0 && !needs_hook_stack(image));
-    let shared = shared.and_then(|(c, n)| Shared::new(c, n, counts, m, slots));
+    let shared = shared.and_then(|(c, n)| Shared::new(c, n, counts, m, trampolines));
     let served = match (shared, pagemap) {
         // SAFETY: nobody executes it, as the caller says.
-        (Some(s), Some(p)) => unsafe { s.serve(slots, p, source, bias, whole) },
+        (Some(s), Some(p)) => unsafe { s.serve(trampolines, p, source, bias, whole) },
         _ => false,
     };
     if served || counts.sites == 0 {
@@ -240,7 +247,7 @@ unsafe fn patch_loaded(
     }
     let links = links_of(image);
     // SAFETY: as above.
-    let patched = unsafe { redirect(slots, &whole().sites, bias, text, source, links, maps) };
+    let patched = unsafe { redirect(trampolines, &whole().sites, bias, text, source, links, maps) };
     (counts, patched)
 }
 
@@ -310,7 +317,7 @@ pub unsafe fn patch_file_mapping(
     // SAFETY: the caller's.
     let patched = unsafe {
         redirect(
-            &mut patcher.slots,
+            &mut patcher.trampolines,
             &analysis.sites,
             bias,
             text,
@@ -330,7 +337,7 @@ fn needs_hook_stack(image: &Image) -> bool {
 }
 
 fn links_of(image: &Image) -> usize {
-    slot::common_links(needs_hook_stack(image))
+    trampoline::common_links(needs_hook_stack(image))
 }
 
 /// Whether every segment of a memory image is there to be read.

@@ -1,23 +1,24 @@
-//! Texts that processes share: the pages of an object with the jumps in it, and its slots, as a
-//! file.
+//! Texts that processes share: the pages of an object with the jumps in it, and its trampolines, as
+//! a file.
 //!
 //! To write jumps into a library costs each process a copy of every page that has one, and of the
-//! slots: for libc 320 KiB, most of what a small process pays. But the pages are the same in all
-//! processes in which text and slots lie at the same distance. So the first process that has an
-//! object at a distance writes the result to the cache directory, and this process and later ones
-//! map that file over the object:
+//! trampolines: for libc 320 KiB, most of what a small process pays. But the pages are the same in
+//! all processes in which text and trampolines lie at the same distance. So the first process that
+//! has an object at a distance writes the result to the cache directory, and this process and later
+//! ones map that file over the object:
 //!
 //! ```text
-//!  file                  head  |  slots  |  text, as long as the object's executable mapping
-//!                                  |            |
-//!                                  v            v
-//!  process         ..  links  |  slots  ..     text              both private, read and execute
-//!                  (array of slots)  <- distance ->
+//!  file                  head  |  trampolines  |  text, as long as the object's executable mapping
+//!                                     |            |
+//!                                     v            v
+//!  process         ..  links  |  trampolines  ..  text              both private, read and execute
+//!                  (array of trampolines)  <- distance ->
 //! ```
 //!
 //! The head takes a page, and so do the links, the one page that is the process's own. Where
-//! objects lie is random. The slots' place is chosen such that the distance is, in most processes,
-//! a multiple of 2 MiB (`Slots::place_for`): a handful of files serves all programs.
+//! objects lie is random. The trampolines' place is chosen such that the distance is, in most
+//! processes, a multiple of 2 MiB (`Trampolines::place_for`): a handful of files serves all
+//! programs.
 //!
 //! # When a file is used
 //! - Its head names everything that its bytes depend on, the *key*: the distance, the object's file
@@ -25,9 +26,9 @@
 //!   the build of this library.
 //! - It has the length and the time of modification that the head says: every change to the file
 //!   changes that time.
-//! - Its slots and its text have the sum that the head says. The first process that maps the file
-//!   after a start of the machine checks the sum, and notes that in a file beside it, with the time
-//!   of the last change to the file, which nobody can put back.
+//! - Its trampolines and its text have the sum that the head says. The first process that maps the
+//!   file after a start of the machine checks the sum, and notes that in a file beside it, with the
+//!   time of the last change to the file, which nobody can put back.
 //! - The text in memory is as it is in its file: bytes that a debugger, for instance, has written
 //!   into it stay.
 //!
@@ -43,7 +44,7 @@
 //!
 //! # Safety charter
 //! Maps over an object's text, as `apply` writes into it: while nobody executes it, the same bytes
-//! but for the jumps; and over pages of the slots' array that no object has.
+//! but for the jumps; and over pages of the trampolines' array that no object has.
 #![allow(unsafe_code)]
 
 use std::vec;
@@ -57,11 +58,11 @@ use super::apply::{Patch, Source, Text, is_near, map_again, sites_in};
 use super::cache::{CacheDir, Lasting, Stat, boot_id, now_ns, push_hex, stat_path};
 use super::maps::{Mapping, Pagemap};
 use super::routes::ROUTE_COUNT;
-use super::slot::{Links, Slots, pages_for};
 use super::table::{self, Analysis, Counts, SEED, sum};
+use super::trampoline::{Links, Trampolines, pages_for};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"uzswtext");
-/// The build, as far as slots, jumps and the layout of the file depend on it (`build.rs`).
+/// The build, as far as trampolines, jumps and the layout of the file depend on it (`build.rs`).
 const BUILD: u64 = match u64::from_str_radix(env!("UZSWAP_PATCH_SUM"), 16) {
     Ok(sum) => sum,
     Err(_) => panic!("build.rs writes hexadecimal digits"),
@@ -83,7 +84,8 @@ const READ_EXECUTE: usize = PROT_READ | PROT_EXEC;
 /// Everything on which a file's bytes depend.
 type Key = [u64; KEY_WORDS];
 const KEY_WORDS: usize = 10;
-/// Magic, build, bytes of slots and text, sites, time, their sum; the key; the sum of the head.
+/// Magic, build, bytes of trampolines and text, sites, time, their sum; the key; the sum of the
+/// head.
 const HEAD_WORDS: usize = SUM_AT + 1 + KEY_WORDS + 1;
 const SUM_AT: usize = 6;
 /// The machine's start, the file's inode and last change, the sum.
@@ -96,7 +98,7 @@ pub struct Shared<'a> {
     key: Key,
     object: Stat,
     text: Text,
-    /// Where the links will be, and behind them the slots.
+    /// Where the links will be, and behind them the trampolines.
     place: usize,
     sites: usize,
 }
@@ -117,13 +119,13 @@ impl<'a> Shared<'a> {
         table_name: &[u8],
         counts: Counts,
         mapping: &Mapping,
-        slots: &Slots,
+        trampolines: &Trampolines,
     ) -> Option<Shared<'a>> {
         let text = Text { start: mapping.start, end: mapping.end, prot: mapping.prot };
         if text.prot != READ_EXECUTE || !is_near(&text) {
             return None;
         }
-        let place = slots.place_for(&text, 1 + pages_for(counts.sites))?;
+        let place = trampolines.place_for(&text, 1 + pages_for(counts.sites))?;
         let object = stat_path(&mapping.name).ok()?;
         let key = [
             text.start.wrapping_sub(place) as u64,
@@ -144,7 +146,7 @@ impl<'a> Shared<'a> {
         Some(Shared { cache, name, key, object, text, place, sites: counts.sites })
     }
 
-    /// Gives the process the shared text, made if it has to be, and notes the slots as the
+    /// Gives the process the shared text, made if it has to be, and notes the trampolines as the
     /// object's. False: the process still has its own text.
     ///
     /// # Safety
@@ -152,7 +154,7 @@ impl<'a> Shared<'a> {
     /// `source` must be the file that is mapped there.
     pub unsafe fn serve<'t>(
         &self,
-        slots: &mut Slots,
+        trampolines: &mut Trampolines,
         pagemap: &mut Pagemap,
         source: Source,
         bias: u64,
@@ -163,20 +165,20 @@ impl<'a> Shared<'a> {
         }
         // SAFETY: the caller's.
         unsafe {
-            match self.map(slots, source) {
+            match self.map(trampolines, source) {
                 Mapped::Missing => {
-                    self.make(table(), bias) && self.map(slots, source) == Mapped::Yes
+                    self.make(table(), bias) && self.map(trampolines, source) == Mapped::Yes
                 }
                 outcome => outcome == Mapped::Yes,
             }
         }
     }
 
-    fn slots(&self) -> usize {
+    fn trampolines(&self) -> usize {
         self.place + PAGE_SIZE
     }
 
-    fn slot_bytes(&self) -> usize {
+    fn trampoline_bytes(&self) -> usize {
         pages_for(self.sites) * PAGE_SIZE
     }
 
@@ -185,16 +187,16 @@ impl<'a> Shared<'a> {
     }
 
     fn file_bytes(&self) -> u64 {
-        (PAGE_SIZE + self.slot_bytes() + self.text_bytes()) as u64
+        (PAGE_SIZE + self.trampoline_bytes() + self.text_bytes()) as u64
     }
 
-    /// The head of a file made at `ns`, whose slots and text have this sum.
+    /// The head of a file made at `ns`, whose trampolines and text have this sum.
     fn head(&self, ns: u64, contents: u64) -> Vec<u8> {
         let mut words = Vec::with_capacity(HEAD_WORDS);
         words.extend([
             MAGIC,
             BUILD,
-            self.slot_bytes() as u64,
+            self.trampoline_bytes() as u64,
             self.text_bytes() as u64,
             self.sites as u64,
             ns,
@@ -207,7 +209,7 @@ impl<'a> Shared<'a> {
 
     /// # Safety
     /// As for `serve`.
-    unsafe fn map(&self, slots: &mut Slots, source: Source) -> Mapped {
+    unsafe fn map(&self, trampolines: &mut Trampolines, source: Source) -> Mapped {
         let Some((fd, stat)) = self.cache.open_file(&self.name) else { return Mapped::Missing };
         let mut head = [0; HEAD_WORDS * 8];
         let fits = stat.bytes == self.file_bytes()
@@ -216,14 +218,14 @@ impl<'a> Shared<'a> {
             && self.is_right(fd, &stat, word_at(&head, SUM_AT));
         let outcome = match fits {
             // SAFETY: the caller's; the file was made for this.
-            true => unsafe { self.map_file(fd, slots, source) },
+            true => unsafe { self.map_file(fd, trampolines, source) },
             false => Mapped::Missing,
         };
         fd::close(fd);
         outcome
     }
 
-    /// Whether slots and text have the sum that they should have: by a note from after the
+    /// Whether trampolines and text have the sum that they should have: by a note from after the
     /// machine's start, or by a look at all bytes.
     fn is_right(&self, fd: i32, stat: &Stat, contents: u64) -> bool {
         let mut name = self.name.clone();
@@ -246,20 +248,20 @@ impl<'a> Shared<'a> {
 
     /// # Safety
     /// As for `serve`; the file must be the text's.
-    unsafe fn map_file(&self, fd: i32, slots: &mut Slots, source: Source) -> Mapped {
-        let (text, slots_at) = (self.text, self.slots());
-        // The slots are assigned even if something fails: their pages are not as they were.
-        slots.assign(text, (self.place, 1 + pages_for(self.sites)), (0, 0));
+    unsafe fn map_file(&self, fd: i32, trampolines: &mut Trampolines, source: Source) -> Mapped {
+        let (text, trampolines_at) = (self.text, self.trampolines());
+        // The trampolines are assigned even if something fails: their pages are not as they were.
+        trampolines.assign(text, (self.place, 1 + pages_for(self.sites)), (0, 0));
         // SAFETY: pages of the array that are free; text as the caller says.
         let map = |at: usize, len: usize, from: usize| unsafe {
             uz_syscall!(nr::MMAP, at, len, READ_EXECUTE, MAP_PRIVATE | MAP_FIXED, fd, from).is_ok()
         };
-        if !map(slots_at, self.slot_bytes(), PAGE_SIZE) {
+        if !map(trampolines_at, self.trampoline_bytes(), PAGE_SIZE) {
             return Mapped::Refused;
         }
         // SAFETY: the first of the pages, which were free, never used and thus writable.
         unsafe { (self.place as *mut Links).write(Links::new()) };
-        if !map(text.start, self.text_bytes(), PAGE_SIZE + self.slot_bytes()) {
+        if !map(text.start, self.text_bytes(), PAGE_SIZE + self.trampoline_bytes()) {
             // The text may have gone in the attempt.
             // SAFETY: the caller's.
             unsafe { map_again(text, source) };
@@ -289,11 +291,11 @@ impl<'a> Shared<'a> {
         if sites.len() != table.sites.len() || sites.len() != self.sites {
             return false;
         }
-        let patch = Patch::new(&sites, bias, self.slots(), None, self.place);
+        let patch = Patch::new(&sites, bias, self.trampolines(), None, self.place);
         patch.write_to(&mut copy, self.text.start);
-        let mut head = self.head(now, sum(sum(SEED, &patch.slots), &copy));
+        let mut head = self.head(now, sum(sum(SEED, &patch.trampolines), &copy));
         head.resize(PAGE_SIZE, 0);
-        let pieces: [&[u8]; 3] = [&head, &patch.slots, &copy];
+        let pieces: [&[u8]; 3] = [&head, &patch.trampolines, &copy];
         self.cache.make_room(MARK, self.file_bytes(), LARGEST_BYTES, REST_NS)
             && self.cache.save(&self.name, &pieces, Lasting::Dated { ns: now }).is_ok()
     }

@@ -51,8 +51,8 @@ pub struct Site {
     pub len: u8,
     /// Where the instruction is, from `start`. Equal to `len`: it stays in place.
     pub syscall: u8,
-    /// How many of the overwritten bytes are copied to the slot as they are (all but a branch at
-    /// the end).
+    /// How many of the overwritten bytes are copied to the trampoline as they are (all but a branch
+    /// at the end).
     pub copied: u8,
     pub number: u16,
     /// Offsets of 32-bit distances in the copied bytes that must be corrected for the move.

@@ -67,7 +67,7 @@ pub(super) extern "C" fn body() -> ! {
         }
         if is_done {
             if PAGER.slot().turn.is_paused() && now - rested >= GIVE_BACK_NS {
-                PAGER.rest();
+                PAGER.give_buffers_back();
                 rested = now;
             }
             if wishes.are_some() {
@@ -158,7 +158,7 @@ fn obey(work: &mut Option<(u32, Work)>) -> bool {
         Some((_, Work::Reclaim(r))) => {
             let is_done = PAGER.reclaim_portion(r);
             if is_done {
-                PAGER.rest();
+                PAGER.give_buffers_back();
                 orders.finish(number);
             }
         }

@@ -52,8 +52,8 @@ fn go_on(t: &'static ThreadBlock, number: usize, a: &Args, done: usize) -> Optio
     let mut theirs = Side { array: theirs, count: their_count, next: 0, offset: done };
     let mut sum = done;
     while sum < all
-        && let Some((to, room)) = ours.rest(t)
-        && let Some((from, len)) = theirs.rest(t)
+        && let Some((to, room)) = ours.next_bytes(t)
+        && let Some((from, len)) = theirs.next_bytes(t)
     {
         let piece = page_floor(from) + WISHED_MOST * PAGE_SIZE - from;
         let len = len.min(room).min(piece);
@@ -106,7 +106,7 @@ struct Side {
 
 impl Side {
     /// The next bytes that lie together.
-    fn rest(&mut self, t: &'static ThreadBlock) -> Option<(usize, usize)> {
+    fn next_bytes(&mut self, t: &'static ThreadBlock) -> Option<(usize, usize)> {
         while self.next < self.count {
             let (base, len) = vector(t, self.array, self.next)?;
             if self.offset < len {
@@ -168,7 +168,7 @@ mod tests {
         let buffers = [[1000usize, 10], [5, 0], [2000, 20]];
         let side = |offset| {
             let array = buffers.as_ptr() as usize;
-            Side { array, count: buffers.len(), next: 0, offset }.rest(t)
+            Side { array, count: buffers.len(), next: 0, offset }.next_bytes(t)
         };
         assert_eq!([side(0), side(9)], [Some((1000, 10)), Some((1009, 1))]);
         assert_eq!([side(10), side(29)], [Some((2000, 20)), Some((2019, 1))]);

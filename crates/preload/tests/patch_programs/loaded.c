@@ -1,4 +1,4 @@
-/* Libraries that come later, more of them than there are pages of slots, while another thread
+/* Libraries that come later, more of them than there are pages of trampolines, while another thread
    makes calls. */
 #include "check.h"
 #include <dlfcn.h>

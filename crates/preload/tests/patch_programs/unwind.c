@@ -1,5 +1,5 @@
 /* Steps through hooked system calls one machine instruction at a time and unwinds from each:
-   through the slot, the stub and the hook, the caller must always be found. Also libc's calls,
+   through trampoline, stub and hook, the caller must always be found. Also libc's calls,
    and longjmps out of handlers. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -74,7 +74,7 @@ int main(void) {
     steps = 0;
     stepped_own();
     CHECK(steps > 10);
-    /* An executable is out of reach of the slots: each of its calls passes a stub of one
+    /* An executable is out of reach of the trampolines: each of its calls passes a stub of one
        instruction that no unwinder knows. Nothing else may be lost. */
     CHECK(lost <= 2);
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   begin (locked)            not locked                               end (locked)
-//!   copy 16 objects, mark --> decompress side by side, compress --> who is still what it was joins; all grow cold
+//!   copy 16 objects, mark --> decompress side by side, compress --> who is still what it was joins; all grow ancient
 //! ```
 
 use super::{GROUP_PAGES, MAX_FORM_BYTES, Spot};
@@ -132,7 +132,7 @@ impl<S: Store> State<S> {
     /// The oldest of the old if they are due, with copies of their objects.
     fn begin_group(&mut self, grouper: &mut Grouper) -> Due<Batch> {
         let margin = if grouper.is_in_use { 0 } else { WORTH_BEGINNING };
-        if !self.is_due(self.old.len.saturating_sub(margin), self.cold.len) {
+        if !self.is_due(self.old.len.saturating_sub(margin), self.ancient.len) {
             return Due::Nothing;
         }
         grouper.is_in_use = true;
@@ -167,7 +167,7 @@ impl<S: Store> State<S> {
                 at += len;
             } else {
                 passed += 1;
-                if is_wanted { self.spare(id) } else { self.grow_cold(id) }
+                if is_wanted { self.spare(id) } else { self.grow_ancient(id) }
             }
             id = e.prev;
         }
@@ -179,7 +179,7 @@ impl<S: Store> State<S> {
     }
 
     /// The entries of `batch` that are still there and idle become a group of the form `form`, if
-    /// there is one that is worth it, and grow cold in any case.
+    /// there is one that is worth it, and grow ancient in any case.
     fn end_group(&mut self, batch: &mut Batch, form: Option<(CodecId, &[u8])>) {
         let before = self.object_bytes();
         let (mut live, mut cost) = (0u16, 0);
@@ -189,14 +189,14 @@ impl<S: Store> State<S> {
                 continue;
             }
             self.entries.get_mut(job.id).mark(Mark::Packing, false);
-            if e.kept != 0 || !e.is(Mark::Old) || e.is(Mark::Cold) || e.is(Mark::Referenced) {
+            if e.kept != 0 || !e.is(Mark::Old) || e.is(Mark::Ancient) || e.is(Mark::Referenced) {
                 continue;
             }
             if job.is_whole {
                 live |= 1 << index;
                 cost += job.cost;
             } else {
-                self.grow_cold(job.id);
+                self.grow_ancient(job.id);
             }
         }
         // A group of which most members have left meanwhile would be due again at once.
@@ -212,7 +212,7 @@ impl<S: Store> State<S> {
                 }
                 self.join_group(job.id, Member { group, index: index as u8 });
             }
-            self.grow_cold(job.id);
+            self.grow_ancient(job.id);
         }
         let saved = before.saturating_sub(self.object_bytes());
         if group.is_some() {
@@ -295,7 +295,7 @@ mod tests {
         let mut s = cache.state.lock();
         s.end_group(&mut batch, Some((0, &[1, 2, 3])));
         let e = *s.entries.get(first);
-        assert!(matches!(e.location(), Location::Pool(_)) && e.is(Mark::Cold));
+        assert!(matches!(e.location(), Location::Pool(_)) && e.is(Mark::Ancient));
         assert!(!e.is(Mark::Packing), "another group may be made with it");
         assert_eq!(s.counters.grouped_pages, GROUP_PAGES as u64 - 1);
         drop(s);

@@ -162,7 +162,7 @@ impl<S: Store> SwapCache<S> {
         of.used_bytes = used_bytes;
     }
 
-    pub(in crate::cache) fn rest_unpacked(&self) {
+    pub(in crate::cache) fn give_unpacked_back(&self) {
         for unpacked in &self.unpacked {
             self.unpacked_bytes.fetch_sub(unpacked.lock().give_buffers_back(), Ordering::Relaxed);
         }

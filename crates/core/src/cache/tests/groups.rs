@@ -135,7 +135,7 @@ fn few_that_are_left_become_a_group_with_others() {
     assert_eq!(c.grouped_pages as usize, grouped / 4);
     assert_eq!(c.compr_data_bytes, before.compr_data_bytes);
     cache.check();
-    // New pages push them towards the cold.
+    // New pages push them towards the ancient.
     for n in 0..PAGES {
         left.push((cache.swap_out(&kin(PAGES + n)).unwrap(), PAGES + n));
     }
@@ -247,7 +247,7 @@ fn members_are_not_kept() {
 fn buffers_are_given_back_and_taken_again() {
     let w = World::new();
     let rested = |cache: &SwapCache<MemoryStore>| {
-        cache.rest();
+        cache.give_buffers_back();
         cache.footprint_bytes()
     };
     let before = rested(&w.cache);
@@ -327,7 +327,7 @@ fn groups_come_and_go_under_traffic() {
                 match random.below(24) {
                     0 => cache.check(),
                     1 => drop(cache.shrink(32 << 10)),
-                    2 => cache.rest(),
+                    2 => cache.give_buffers_back(),
                     3 => cache.pause_recompression(),
                     _ => drop(cache.recompress(random.below(200) as usize)),
                 }

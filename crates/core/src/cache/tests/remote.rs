@@ -145,7 +145,7 @@ fn a_copy_that_cannot_be_read_is_waited_for_where_the_other_one_is_wrong() {
     assert_eq!(w.load(), (1, 0));
     // And if it stays so nobody says that the page is damaged: it cannot be read.
     w.servers[1].set(Mode::ReadErrors);
-    w.cache.rest();
+    w.cache.give_buffers_back();
     let lost = w.cache.swap_in(w.pages[0].0, &mut [0; PAGE_SIZE]);
     assert_eq!(lost, Err(LoadError::Io(NO_ANSWER)));
     let counters = w.cache.counters();

@@ -193,11 +193,11 @@ fn what_rests_takes_less_and_loses_nothing() {
         all_are_right();
         while cache.recompress(64) == 64 {}
         let before = cache.footprint_bytes();
-        cache.rest();
+        cache.give_buffers_back();
         cache.check();
         let after = cache.footprint_bytes();
         assert!(after + (500 << 10) < before, "{before} bytes, then {after}");
-        cache.rest();
+        cache.give_buffers_back();
         assert_eq!(cache.footprint_bytes(), after);
     }
     all_are_right();

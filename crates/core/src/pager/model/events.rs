@@ -330,7 +330,7 @@ impl Model<'_> {
             }
             12 => _ = pager.bring_in_portion(&mut BringIn::default()),
             13 => _ = pager.recompress_idle(),
-            14 if random.below(4) == 0 => pager.rest(),
+            14 if random.below(4) == 0 => pager.give_buffers_back(),
             15 => pager.publish_gauges(),
             _ => pager.balance_pool(),
         }

@@ -4,8 +4,8 @@
 //! The value is reached through a [`Taken`] only. There is one at a time, because it is made by the
 //! exchange that found `taken` false, and false is stored again only by its drop, with release
 //! order against the acquire of the next exchange. That is the argument for `Sync` and for the
-//! dereference in `with`. The protocol is run through all interleavings by `tests/loom_slot.rs`
-//! (build with `--cfg loom`).
+//! dereference in `with`. The protocol is run through all interleavings by
+//! `tests/loom_take_cell.rs` (build with `--cfg loom`).
 #![allow(unsafe_code)]
 
 #[cfg(loom)]
@@ -32,53 +32,53 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// See the module. Aligned so that takers of neighbouring slots do not share cache lines (two,
+/// See the module. Aligned so that takers of neighbouring cells do not share cache lines (two,
 /// because lines are fetched in pairs).
 #[repr(align(128))]
-pub struct Slot<T> {
+pub struct TakeCell<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value moves between threads but is never shared: see the charter.
-unsafe impl<T: Send> Sync for Slot<T> {}
+unsafe impl<T: Send> Sync for TakeCell<T> {}
 
-impl<T> Slot<T> {
+impl<T> TakeCell<T> {
     pub fn new(value: T) -> Self {
-        Slot { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        TakeCell { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// Takes the value, if nobody has it.
     #[inline]
     pub fn try_take(&self) -> Option<Taken<'_, T>> {
         super::sync::point();
-        // Looked at before the locked instruction: a taken slot's line stays with its holder.
+        // Looked at before the locked instruction: a taken cell's line stays with its holder.
         let free = !self.taken.load(Ordering::Relaxed)
             && self
                 .taken
                 .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok();
         // Not `then_some`: a guard made in vain would give back what another one holds.
-        free.then(|| Taken { slot: self })
+        free.then(|| Taken { cell: self })
     }
 }
 
 /// The right to use the value, until dropped.
 pub struct Taken<'a, T> {
-    slot: &'a Slot<T>,
+    cell: &'a TakeCell<T>,
 }
 
 impl<T> Taken<'_, T> {
     /// Uses the value.
     #[inline]
     pub fn with<R>(self, f: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: this is the only `Taken` of the slot, and it is used up: see the charter.
-        self.slot.value.with_mut(|value| f(unsafe { &mut *value }))
+        // SAFETY: this is the only `Taken` of the cell, and it is used up: see the charter.
+        self.cell.value.with_mut(|value| f(unsafe { &mut *value }))
     }
 }
 
 impl<T> Drop for Taken<'_, T> {
     fn drop(&mut self) {
-        self.slot.taken.store(false, Ordering::Release);
+        self.cell.taken.store(false, Ordering::Release);
     }
 }

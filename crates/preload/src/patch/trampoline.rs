@@ -1,7 +1,7 @@
-//! Slots: the pieces of code that patched instructions jump to.
+//! Trampolines: the pieces of code that patched instructions jump to.
 //!
 //! ```text
-//!  slot, 128 bytes
+//!  trampoline, 128 bytes
 //!    0  moved neighbours (before the instruction)
 //!       mov r11, [routes]; cmp byte ptr [r11 + number], 0
 //!       jne slow
@@ -12,16 +12,16 @@
 //!  120  how far from here the original instruction is
 //! ```
 //!
-//! All slots lie in one array in this library's own .bss, made executable page by page as they are
-//! filled. A single entry of call-frame information covers the array. It says that the stack of a
-//! thread in a slot is as at the address in the slot's last word. So an unwinder that meets an
-//! interrupted system call, which for glibc is how a thread is cancelled, finds its way back into
-//! the function that made it.
+//! All trampolines lie in one array in this library's own .bss, made executable page by page as
+//! they are filled. A single entry of call-frame information covers the array. It says that the
+//! stack of a thread in a trampoline is as at the address in the trampoline's last word. So an
+//! unwinder that meets an interrupted system call, which for glibc is how a thread is cancelled,
+//! finds its way back into the function that made it.
 //!
-//! A slot finds this library by two addresses, its [`Links`], and names the rest by distance. So
-//! the slots of a near object are the same in all processes where object, slots and links lie at
-//! the same distances: pages of a file (`shared.rs`), for which `place_for` chooses the place in
-//! the array.
+//! A trampoline finds this library by two addresses, its [`Links`], and names the rest by distance.
+//! So the trampolines of a near object are the same in all processes where object, trampolines and
+//! links lie at the same distances: pages of a file (`shared.rs`), for which `place_for` chooses
+//! the place in the array.
 //!
 //! # Safety charter
 //! Each object has pages of its own in the array. They are filled before a jump leads to them, and
@@ -43,33 +43,34 @@ use super::maps::Maps;
 use super::routes::{ROUTE_COUNT, ROUTE_TABLE};
 use super::table::{NO_NUMBER, NO_RIP, Site, Tail};
 
-pub const SLOT_BYTES: usize = 128;
-/// Where a slot keeps the address of the original instruction, from the slot.
+pub const TRAMPOLINE_BYTES: usize = 128;
+/// Where a trampoline keeps the address of the original instruction, from the trampoline.
 const ORIGIN_AT: usize = 120;
-const SLOTS_PER_PAGE: usize = PAGE_SIZE / SLOT_BYTES;
+const TRAMPOLINES_PER_PAGE: usize = PAGE_SIZE / TRAMPOLINE_BYTES;
 /// Pages of the array: somewhat less than 2 MiB, so that a huge page fits in nowhere.
-const SLOT_PAGES: usize = 448;
-/// The distance between shared texts and their slots is a multiple of this: 2 MiB, as kernels align
-/// large objects, this library among them.
+const TRAMPOLINE_PAGES: usize = 448;
+/// The distance between shared texts and their trampolines is a multiple of this: 2 MiB, as kernels
+/// align large objects, this library among them.
 const STEP_PAGES: usize = 512;
-/// Places that are tried for a shared text's slots, where the first is taken or not in the array.
+/// Places that are tried for a shared text's trampolines, where the first is taken or not in the
+/// array.
 const PLACES: usize = 8;
-const ARRAY_BYTES: usize = SLOT_PAGES * PAGE_SIZE;
+const ARRAY_BYTES: usize = TRAMPOLINE_PAGES * PAGE_SIZE;
 
 global_asm!(
-    ".pushsection .bss.uzswap_patch_slots,\"aw\",@nobits",
+    ".pushsection .bss.uzswap_patch_trampolines,\"aw\",@nobits",
     ".p2align 12",
-    ".globl uzswap_patch_slots",
-    ".hidden uzswap_patch_slots",
-    ".type uzswap_patch_slots,@object",
-    ".size uzswap_patch_slots, {bytes}",
-    "uzswap_patch_slots:",
+    ".globl uzswap_patch_trampolines",
+    ".hidden uzswap_patch_trampolines",
+    ".type uzswap_patch_trampolines,@object",
+    ".size uzswap_patch_trampolines, {bytes}",
+    "uzswap_patch_trampolines:",
     "    .cfi_startproc",
     "    .cfi_signal_frame",
     "    .cfi_def_cfa rsp, 0",
-    // The return address (column 16) is the value of: slot + [slot + 120], where slot is rip
-    // & -128. DW_CFA_val_expression 16, 10 bytes: breg16 0, const1s -128, and, dup, plus_uconst
-    // 120, deref, plus
+    // The return address (column 16) is the value of: trampoline + [trampoline + 120], where
+    // trampoline is rip & -128. DW_CFA_val_expression 16, 10 bytes: breg16 0, const1s -128, and,
+    // dup, plus_uconst 120, deref, plus
     "    .cfi_escape 0x16, 0x10, 0x0a, 0x80, 0x00, 0x09, 0x80, 0x1a, 0x12, 0x23, {origin}, 0x06, \
      0x22",
     "    .zero {bytes}",
@@ -80,16 +81,16 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    static uzswap_patch_slots: [u8; ARRAY_BYTES];
+    static uzswap_patch_trampolines: [u8; ARRAY_BYTES];
 }
 
-/// The addresses of all slots.
-pub fn slot_range() -> core::ops::Range<usize> {
-    let start = &raw const uzswap_patch_slots as usize;
+/// The addresses of all trampolines.
+pub fn trampoline_range() -> core::ops::Range<usize> {
+    let start = &raw const uzswap_patch_trampolines as usize;
     start..start + ARRAY_BYTES
 }
 
-/// The addresses in this library that slots refer to.
+/// The addresses in this library that trampolines refer to.
 #[repr(C)]
 pub struct Links {
     routes: *const AtomicU8,
@@ -105,9 +106,9 @@ impl Links {
     }
 }
 
-/// The links of all slots that are not shared.
+/// The links of all trampolines that are not shared.
 static LINKS: Links = Links::new();
-/// The links of slots whose hooks run on the thread's hook stack.
+/// The links of trampolines whose hooks run on the thread's hook stack.
 static LINKS_TO_HOOK_STACK: Links = Links { slow_path: uzswap_patch_slow_own, ..Links::new() };
 
 pub fn common_links(to_hook_stack: bool) -> usize {
@@ -116,27 +117,27 @@ pub fn common_links(to_hook_stack: bool) -> usize {
 }
 
 /// One bit for each page of the array.
-type PageBits = [u64; SLOT_PAGES / 64];
+type PageBits = [u64; TRAMPOLINE_PAGES / 64];
 
-/// The used slots and their objects. Guarded by the patcher's lock.
-pub struct Slots {
+/// The used trampolines and their objects. Guarded by the patcher's lock.
+pub struct Trampolines {
     used: PageBits,
     /// Pages that had an object once: they are not writable.
     filled: PageBits,
     objects: Vec<Object>,
 }
 
-/// An object that has slots.
+/// An object that has trampolines.
 struct Object {
     text: Text,
-    slots: usize,
+    trampolines: usize,
     pages: usize,
     stubs: (usize, usize),
 }
 
-/// The number of whole pages for `slots` slots.
-pub fn pages_for(slots: usize) -> usize {
-    slots.div_ceil(SLOTS_PER_PAGE)
+/// The number of whole pages for `trampolines` trampolines.
+pub fn pages_for(trampolines: usize) -> usize {
+    trampolines.div_ceil(TRAMPOLINES_PER_PAGE)
 }
 
 fn bit(bits: &PageBits, page: usize) -> bool {
@@ -149,43 +150,50 @@ fn set_bits(bits: &mut PageBits, first: usize, pages: usize, to: bool) {
     }
 }
 
-fn page_of(slots: usize) -> usize {
-    (slots - slot_range().start) / PAGE_SIZE
+fn page_of(trampolines: usize) -> usize {
+    (trampolines - trampoline_range().start) / PAGE_SIZE
 }
 
-impl Slots {
-    pub const fn new() -> Slots {
-        Slots { used: [0; SLOT_PAGES / 64], filled: [0; SLOT_PAGES / 64], objects: Vec::new() }
+impl Trampolines {
+    pub const fn new() -> Trampolines {
+        Trampolines {
+            used: [0; TRAMPOLINE_PAGES / 64],
+            filled: [0; TRAMPOLINE_PAGES / 64],
+            objects: Vec::new(),
+        }
     }
 
     fn is_free(&self, first: usize, pages: usize) -> bool {
-        first + pages <= SLOT_PAGES && !(first..first + pages).any(|page| bit(&self.used, page))
+        first + pages <= TRAMPOLINE_PAGES
+            && !(first..first + pages).any(|page| bit(&self.used, page))
     }
 
-    /// Whole pages for `count` slots that nobody executes, writable: their address and number.
+    /// Whole pages for `count` trampolines that nobody executes, writable: their address and
+    /// number.
     pub fn take(&mut self, count: usize, maps: &mut Maps) -> Option<(usize, usize)> {
         let pages = pages_for(count);
-        let find = |s: &Slots| (0..SLOT_PAGES).find(|&first| s.is_free(first, pages));
+        let find = |s: &Trampolines| (0..TRAMPOLINE_PAGES).find(|&first| s.is_free(first, pages));
         let first = find(self).or_else(|| {
             let mapped: Vec<_> =
                 maps.reread().iter().filter(|m| m.prot & PROT_EXEC != 0).cloned().collect();
             self.forget(|t| !mapped.iter().any(|m| m.start < t.end && t.start < m.end));
             find(self)
         })?;
-        let at = slot_range().start + first * PAGE_SIZE;
+        let at = trampoline_range().start + first * PAGE_SIZE;
         if (first..first + pages).any(|page| bit(&self.filled, page)) {
-            // SAFETY: slots of an object that is not mapped any more, or none; nobody comes here.
+            // SAFETY: trampolines of an object that is not mapped any more, or none; nobody comes
+            // here.
             unsafe { uz_syscall!(nr::MPROTECT, at, pages * PAGE_SIZE, PROT_READ | PROT_WRITE) }
                 .ok()?;
         }
         Some((at, pages))
     }
 
-    /// The place for the slots of a text such that jumps between the two are equal in most
+    /// The place for the trampolines of a text such that jumps between the two are equal in most
     /// processes: at a distance that is a multiple of the step, or some pages more where that place
     /// is taken. Its pages were never used before.
     pub fn place_for(&self, text: &Text, pages: usize) -> Option<usize> {
-        let array = slot_range().start;
+        let array = trampoline_range().start;
         let same = (text.start.wrapping_sub(array) / PAGE_SIZE) % STEP_PAGES;
         let first = (0..PLACES).map(|n| (same + n * STEP_PAGES / PLACES) % STEP_PAGES);
         let is_new = |first: usize| (first..first + pages).all(|page| !bit(&self.filled, page));
@@ -195,13 +203,18 @@ impl Slots {
 
     /// Notes the pages as the text's, until the text has gone. `stubs`: address and length, 0 where
     /// there are none.
-    pub fn assign(&mut self, text: Text, (slots, pages): (usize, usize), stubs: (usize, usize)) {
-        set_bits(&mut self.used, page_of(slots), pages, true);
-        set_bits(&mut self.filled, page_of(slots), pages, true);
-        self.objects.push(Object { text, slots, pages, stubs });
+    pub fn assign(
+        &mut self,
+        text: Text,
+        (trampolines, pages): (usize, usize),
+        stubs: (usize, usize),
+    ) {
+        set_bits(&mut self.used, page_of(trampolines), pages, true);
+        set_bits(&mut self.filled, page_of(trampolines), pages, true);
+        self.objects.push(Object { text, trampolines, pages, stubs });
     }
 
-    /// Takes the slots of objects back whose text is known to have gone.
+    /// Takes the trampolines of objects back whose text is known to have gone.
     pub fn forget(&mut self, gone: impl Fn(&Text) -> bool) {
         let mut i = 0;
         while i < self.objects.len() {
@@ -210,7 +223,7 @@ impl Slots {
                 continue;
             }
             let o = self.objects.swap_remove(i);
-            set_bits(&mut self.used, page_of(o.slots), o.pages, false);
+            set_bits(&mut self.used, page_of(o.trampolines), o.pages, false);
             if o.stubs.1 > 0 {
                 // SAFETY: only the object's text led there.
                 let _ = unsafe { uz_syscall!(nr::MUNMAP, o.stubs.0, o.stubs.1) };
@@ -232,10 +245,10 @@ pub unsafe fn fill(at: usize, code: &[u8]) -> Result<()> {
     }
 }
 
-/// The code of a slot.
+/// The code of a trampoline.
 struct Assembler {
     at: usize,
-    code: [u8; SLOT_BYTES],
+    code: [u8; TRAMPOLINE_BYTES],
     len: usize,
 }
 
@@ -296,16 +309,16 @@ impl Assembler {
     }
 }
 
-/// The code of the slot at `slot` for a site of an object at `bias`; `near`: 32-bit distances reach
-/// between them. `links`: where its links are, near the slot.
-pub fn emit_slot(
+/// The code of the trampoline at `trampoline` for a site of an object at `bias`; `near`: 32-bit
+/// distances reach between them. `links`: where its links are, near the trampoline.
+pub fn emit_trampoline(
     site: &Site,
-    slot: usize,
+    trampoline: usize,
     bias: u64,
     near: bool,
     links: usize,
-) -> [u8; SLOT_BYTES] {
-    let mut a = Assembler { at: slot, code: [0xcc; SLOT_BYTES], len: 0 };
+) -> [u8; TRAMPOLINE_BYTES] {
+    let mut a = Assembler { at: trampoline, code: [0xcc; TRAMPOLINE_BYTES], len: 0 };
     let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
     let (syscall, copied) = (site.syscall as usize, site.copied as usize);
     let resume = address(site.start) + site.len as usize;
@@ -364,7 +377,7 @@ pub fn emit_slot(
     a.bytes(&[0xff, 0x25]); // jmp [links.slow_path]
     a.distance(links + offset_of!(Links, slow_path), 0);
     assert!(a.len <= ORIGIN_AT);
-    let origin = address(site.syscall_vaddr()).wrapping_sub(slot);
+    let origin = address(site.syscall_vaddr()).wrapping_sub(trampoline);
     a.code[ORIGIN_AT..].copy_from_slice(&origin.to_le_bytes());
     a.code
 }
@@ -408,11 +421,11 @@ mod tests {
         decode(&bytes, bias + site.start)
     }
 
-    /// A slot, read as a processor would.
+    /// A trampoline, read as a processor would.
     struct Reading<'a> {
         site: &'a Site,
-        code: &'a [u8; SLOT_BYTES],
-        slot: u64,
+        code: &'a [u8; TRAMPOLINE_BYTES],
+        trampoline: u64,
         links: u64,
         ahead: Decoder<'a>,
     }
@@ -423,14 +436,14 @@ mod tests {
         }
 
         fn at(&self, address: u64) -> Vec<Instruction> {
-            decode(&self.code[(address - self.slot) as usize..], address)
+            decode(&self.code[(address - self.trampoline) as usize..], address)
         }
 
         /// Where an unconditional jump leads; jumps through the following eight bytes included.
         fn destination(&self, i: &Instruction) -> u64 {
             if i.code() == Code::Jmp_rm64 {
                 assert_eq!(i.ip_rel_memory_address(), i.next_ip());
-                let from = (i.next_ip() - self.slot) as usize;
+                let from = (i.next_ip() - self.trampoline) as usize;
                 return u64::from_le_bytes(self.code[from..from + 8].try_into().unwrap());
             }
             assert_eq!(i.flow_control(), FlowControl::UnconditionalBranch);
@@ -516,12 +529,12 @@ mod tests {
         }
     }
 
-    /// Reads a slot as a processor would, and compares it with the code that it replaces.
-    fn check_slot(site: &Site, slot: u64, bias: u64, near: bool) {
-        let links = slot - PAGE_SIZE as u64;
-        let code = &emit_slot(site, slot as usize, bias, near, links as usize);
-        let ahead = Decoder::with_ip(64, code, slot, DecoderOptions::NONE);
-        let mut reading = Reading { site, code, slot, links, ahead };
+    /// Reads a trampoline as a processor would, and compares it with the code that it replaces.
+    fn check_trampoline(site: &Site, trampoline: u64, bias: u64, near: bool) {
+        let links = trampoline - PAGE_SIZE as u64;
+        let code = &emit_trampoline(site, trampoline as usize, bias, near, links as usize);
+        let ahead = Decoder::with_ip(64, code, trampoline, DecoderOptions::NONE);
+        let mut reading = Reading { site, code, trampoline, links, ahead };
         let original = original_of(site, bias);
         let call = original.iter().position(|i| i.code() == Code::Syscall).unwrap();
         assert_eq!(original[call].ip(), bias + site.syscall_vaddr());
@@ -542,26 +555,26 @@ mod tests {
             plain.next_ip()
         };
         reading.check_slow(to_slow.near_branch_target(), after);
-        let origin = (bias + site.syscall_vaddr()).wrapping_sub(slot);
+        let origin = (bias + site.syscall_vaddr()).wrapping_sub(trampoline);
         assert_eq!(code[ORIGIN_AT..], origin.to_le_bytes());
     }
 
     #[test]
-    fn every_slot_of_libc_does_what_the_original_does() {
+    fn every_trampoline_of_libc_does_what_the_original_does() {
         let file = std::fs::read(libc_path()).unwrap();
         let sites = analyze(&Image::of_file(&file).unwrap()).sites;
         assert!(sites.len() > 300);
-        let slots = slot_range().start as u64;
+        let trampolines = trampoline_range().start as u64;
         for (i, site) in sites.iter().enumerate() {
-            let slot = slots + (i * SLOT_BYTES) as u64;
-            check_slot(site, slot, slots - (1 << 30), true);
-            check_slot(site, slot, 0x1234_5600_0000, false);
+            let trampoline = trampolines + (i * TRAMPOLINE_BYTES) as u64;
+            check_trampoline(site, trampoline, trampolines - (1 << 30), true);
+            check_trampoline(site, trampoline, 0x1234_5600_0000, false);
         }
     }
 
     #[test]
-    fn slots_of_all_shapes_do_what_the_original_does() {
-        let slots = slot_range().start as u64;
+    fn trampolines_of_all_shapes_do_what_the_original_does() {
+        let trampolines = trampoline_range().start as u64;
         // mov eax, [rip+1000]; syscall; cmp [rip+2000], r9d; jcc / jmp / ret / more
         let mut code =
             std::vec![0x8b, 0x05, 0xe8, 3, 0, 0, 0x0f, 0x05, 0x44, 0x39, 0x0d, 0xd0, 7, 0, 0];
@@ -589,57 +602,55 @@ mod tests {
                 tail,
                 pad: 0,
             };
-            check_slot(&site, slots, slots - (1 << 30), true);
-            check_slot(&site, slots + 5 * 128, slots + (1 << 30), true);
+            check_trampoline(&site, trampolines, trampolines - (1 << 30), true);
+            check_trampoline(&site, trampolines + 5 * 128, trampolines + (1 << 30), true);
         }
     }
 
     #[test]
-    fn slots_are_used_again_when_their_object_has_gone() {
-        let mut slots = Slots::new();
+    fn trampolines_are_used_again_when_their_object_has_gone() {
+        let mut trampolines = Trampolines::new();
         let mut maps = Maps::default();
         let text = |n: usize| Text { start: n << 30, end: (n << 30) + PAGE_SIZE, prot: 5 };
         let mut seen = std::collections::HashSet::new();
-        // Far more than there are, in 40-slot objects, half of them forgotten by their successors.
+        // Far more than there are, in 40-trampoline objects, half of them forgotten by their
+        // successors.
         for n in 1..1000 {
-            slots.forget(|t| t.start == text(n / 2).start);
-            let Some((at, pages)) = slots.take(40, &mut maps) else {
-                panic!("out of slots at {n}")
+            trampolines.forget(|t| t.start == text(n / 2).start);
+            let Some((at, pages)) = trampolines.take(40, &mut maps) else {
+                panic!("out of trampolines at {n}")
             };
-            assert!(pages == 2 && slot_range().contains(&at) && at % PAGE_SIZE == 0);
-            assert!(
-                slots
-                    .objects
-                    .iter()
-                    .all(|o| at + 2 * PAGE_SIZE <= o.slots || at >= o.slots + o.pages * PAGE_SIZE)
-            );
+            assert!(pages == 2 && trampoline_range().contains(&at) && at % PAGE_SIZE == 0);
+            assert!(trampolines.objects.iter().all(|o| at + 2 * PAGE_SIZE <= o.trampolines
+                || at >= o.trampolines + o.pages * PAGE_SIZE));
             seen.insert(at);
-            slots.assign(text(n), (at, pages), (0, 0));
+            trampolines.assign(text(n), (at, pages), (0, 0));
         }
-        assert!(seen.len() <= SLOT_PAGES / 2);
+        assert!(seen.len() <= TRAMPOLINE_PAGES / 2);
     }
 
-    /// Wherever a text lies: its slots' place is free, in the array, and one of few distances away.
+    /// Wherever a text lies: its trampolines' place is free, in the array, and one of few distances
+    /// away.
     #[test]
     fn places_are_at_few_distances() {
-        let array = slot_range();
+        let array = trampoline_range();
         let mut distances = std::collections::HashSet::new();
         for n in 0..2 * STEP_PAGES {
             let start = array.start + (4 * STEP_PAGES + n) * PAGE_SIZE;
             let text = Text { start, end: start + PAGE_SIZE, prot: 5 };
-            let mut slots = Slots::new();
+            let mut trampolines = Trampolines::new();
             let mut taken = Vec::new();
             for _ in 0..3 {
-                let place = slots.place_for(&text, 18).unwrap();
+                let place = trampolines.place_for(&text, 18).unwrap();
                 assert!(place >= array.start && place + 18 * PAGE_SIZE <= array.end);
                 assert!(taken.iter().all(|&t: &usize| place.abs_diff(t) >= 18 * PAGE_SIZE));
-                slots.assign(text, (place, 18), (0, 0));
+                trampolines.assign(text, (place, 18), (0, 0));
                 taken.push(place);
                 distances.insert(start - place);
             }
-            // Slots that were used once are not writable, and not asked for again.
-            slots.forget(|_| true);
-            assert!(!taken.contains(&slots.place_for(&text, 18).unwrap()));
+            // Trampolines that were used once are not writable, and not asked for again.
+            trampolines.forget(|_| true);
+            assert!(!taken.contains(&trampolines.place_for(&text, 18).unwrap()));
         }
         assert!(distances.len() < 5 * PLACES, "{}", distances.len());
     }

@@ -1,4 +1,4 @@
-//! Rest: a process that waits, for its turn or for input, needs no buffers.
+//! Buffers that nobody uses: a process that waits, for its turn or for input, needs no buffers.
 //!
 //! Buffers of clusters, of reads and writes, and the codecs' working memory are 1 to 1.5 MiB of a
 //! process that pages. That is little for one of them, and a sixth of all memory where 24 compilers
@@ -11,7 +11,7 @@ use crate::store::Store;
 
 impl<S: Store> SwapCache<S> {
     /// Gives the buffers back that nobody uses, after reads and writes under way have ended.
-    pub fn rest(&self) {
+    pub fn give_buffers_back(&self) {
         let packer_bytes = self.packer_bytes.load(Ordering::Relaxed);
         let unpacked_bytes = self.unpacked_bytes.load(Ordering::Relaxed);
         if !self.has_io_buffers.load(Ordering::Relaxed)
@@ -30,7 +30,7 @@ impl<S: Store> SwapCache<S> {
         self.has_io_buffers.store(false, Ordering::Relaxed);
         drop(writer);
         self.readers.iter().for_each(|reader| reader.lock().give_buffers_back());
-        self.rest_unpacked();
+        self.give_unpacked_back();
         self.state.lock().clusters.give_buffers_back();
         self.streams.give_buffers_back();
         if let Some(mut packer) = self.packer.try_lock() {
@@ -50,11 +50,11 @@ mod tests {
     fn buffers_of_a_cluster_that_was_begun_go_back_though_nothing_was_written() {
         let (cache, _) = in_memory(usize::MAX);
         let entries: Vec<_> = (0..10).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
-        cache.rest();
+        cache.give_buffers_back();
         cache.shrink(usize::MAX);
         let c = cache.counters();
         assert_eq!((c.store_pages, c.cluster_writes), (10, 0));
-        cache.rest();
+        cache.give_buffers_back();
         assert_eq!(cache.state.lock().clusters.buffers_bytes(), CLUSTER_BYTES);
         assert!(entries.iter().zip(0..).all(|(e, n)| loaded(&cache, *e) == page(n)));
         cache.check();
