@@ -117,8 +117,8 @@ fn names<'a>(lines: &[&'a Value]) -> Vec<&'a str> {
 }
 
 fn row(cells: impl IntoIterator<Item = String>) -> String {
-    let cells: Vec<String> = cells.into_iter().collect();
-    format!("| {} |\n", cells.join(" | ")).replace("|  |", "| |")
+    let cell = |cell: String| if cell.is_empty() { " |".to_string() } else { format!(" {cell} |") };
+    format!("|{}\n", cells.into_iter().map(cell).collect::<String>())
 }
 
 fn head(first: &str, columns: &[&str]) -> String {

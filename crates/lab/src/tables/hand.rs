@@ -37,7 +37,7 @@ fn named(name: &str) -> String {
     format!(", table {name}")
 }
 
-pub(super) fn is_of(line: &Value, page: &str) -> bool {
+fn is_of(line: &Value, page: &str) -> bool {
     line["benchmark"] == "by-hand" && line["page"] == page
 }
 
@@ -64,8 +64,7 @@ fn number(value: &Value) -> String {
 }
 
 fn origin(line: &Value) -> String {
-    let words = ["date", "machine", "commit"].map(|key| line[key].as_str());
-    let [date, machine, commit] = words;
+    let [date, machine, commit] = ["date", "machine", "commit"].map(|key| line[key].as_str());
     let commit = commit.map(|commit| format!("commit {commit}"));
     let settings = line["settings"].as_object().into_iter().flatten().map(|(key, value)| {
         let value = value.as_str().map_or(value.to_string(), str::to_string);
