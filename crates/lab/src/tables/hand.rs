@@ -12,6 +12,7 @@
 //! file sees to: so a page says nothing that nobody can ask for.
 
 use serde_json::Value;
+use uzswap_cli::size::grouped;
 
 use super::{cases, head, row, wrapped};
 
@@ -20,7 +21,8 @@ pub(super) fn table(page: &str, name: Option<&str>, lines: &[Value]) -> Result<S
     let is_its = |line: &&Value| is_of(line, page) && line["table"].as_str() == name;
     let lines: Vec<&Value> = lines.iter().filter(is_its).collect();
     if lines.is_empty() {
-        return Err(format!("no lines of {page} by hand{}", name.map_or(String::new(), named)));
+        let table = name.map_or(String::new(), |name| format!(", table {name}"));
+        return Err(format!("no lines of {page} by hand{table}"));
     }
     let arms = super::names(&lines);
     let mut text = head("", &arms);
@@ -31,10 +33,6 @@ pub(super) fn table(page: &str, name: Option<&str>, lines: &[Value]) -> Result<S
     let mut origins: Vec<String> = lines.iter().map(|line| origin(line)).collect();
     origins.dedup();
     Ok(text + wrapped(&format!("By hand: {}.", origins.join("; "))).trim_end() + "\n")
-}
-
-fn named(name: &str) -> String {
-    format!(", table {name}")
 }
 
 fn is_of(line: &Value, page: &str) -> bool {
@@ -51,16 +49,13 @@ fn cell(metrics: &Value) -> String {
     figures.collect::<Vec<_>>().join(" / ")
 }
 
-/// A number with its thousands apart, or the words that stand for one ("killed").
+/// A number, from five digits on with its thousands apart, or the words that stand for one
+/// ("killed").
 fn number(value: &Value) -> String {
-    let text = value.as_str().map_or(value.to_string(), str::to_string);
-    if text.len() < 5 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text;
+    match value.as_u64() {
+        Some(count) if count >= 10_000 => grouped(count),
+        _ => value.as_str().map_or(value.to_string(), str::to_string),
     }
-    let (first, rest) = text.split_at(text.len() % 3);
-    let groups = rest.as_bytes().chunks(3).map(|group| String::from_utf8_lossy(group).into_owned());
-    let first = (!first.is_empty()).then(|| first.to_string());
-    first.into_iter().chain(groups).collect::<Vec<_>>().join(" ")
 }
 
 fn origin(line: &Value) -> String {
@@ -126,45 +121,61 @@ mod tests {
         pieces.fold(first, |all, piece| all + piece.split_once(')').map_or("", |(_, rest)| rest))
     }
 
-    /// All numbers of a text, with the words before and behind them: `107 000` is one number.
-    fn numbers(text: &str) -> Vec<(String, String, String)> {
+    /// A number of a text, without its unit, and the words beside it.
+    struct Number {
+        bare: String,
+        before: String,
+        unit: String,
+    }
+
+    impl Number {
+        /// Whether it was measured, and is no version: it has a fraction, or a unit of figures.
+        fn is_figure(&self) -> bool {
+            const VERSIONED: [&str; 9] =
+                ["Linux", "glibc", "Rust", "Go", "DuckDB", "Dask", "Redis", "Podman", "CPython"];
+            const UNITS: [&str; 7] = ["ns", "us", "ms", "s", "%", "x", "times"];
+            !VERSIONED.contains(&self.before.as_str())
+                && (self.bare.contains('.') || UNITS.contains(&self.unit.as_str()))
+        }
+    }
+
+    /// A word without what stands around it.
+    fn core(word: &str) -> &str {
+        word.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '%')
+    }
+
+    fn is_digits(word: &str) -> bool {
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
+    }
+
+    /// All numbers of a text: `107 000` is one.
+    fn numbers(text: &str) -> Vec<Number> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let mut found: Vec<(String, String, String)> = Vec::new();
+        let beside = |at: usize| words.get(at).map_or(String::new(), |word| core(word).to_string());
+        let goes_on = |at: usize| {
+            let next = words.get(at + 1).map_or("", |word| core(word));
+            words[at].ends_with(|c: char| c.is_ascii_digit()) && next.len() == 3 && is_digits(next)
+        };
+        let mut found = Vec::new();
         let mut at = 0;
         while at < words.len() {
-            let core = |word: &str| {
-                word.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '%').to_string()
-            };
-            let mut number = core(words[at]);
-            let before = at.checked_sub(1).map_or(String::new(), |at| core(words[at]));
-            let is_group = |word: &str| word.len() == 3 && word.bytes().all(|b| b.is_ascii_digit());
-            let is_open = |at: usize| words[at].ends_with(|c: char| c.is_ascii_digit());
-            while number.bytes().all(|b| b.is_ascii_digit())
-                && !number.is_empty()
-                && is_open(at)
-                && words.get(at + 1).is_some_and(|next| is_group(&core(next)))
-            {
+            let first = at;
+            while is_digits(core(words[first])) && goes_on(at) {
                 at += 1;
-                number += &core(words[at]);
             }
-            let behind = words.get(at + 1).map_or(String::new(), |word| core(word));
-            let bare = number.trim_end_matches(['%', 'x']);
+            let number: String = words[first..=at].iter().map(|word| core(word)).collect();
+            let bare = number.trim_end_matches(['%', 'x']).to_string();
             if bare.parse::<f64>().is_ok() && bare.starts_with(|c: char| c.is_ascii_digit()) {
-                let unit = number[bare.len()..].to_string();
-                found.push((bare.to_string(), before, if unit.is_empty() { behind } else { unit }));
+                let own_unit = &number[bare.len()..];
+                found.push(Number {
+                    before: beside(first.wrapping_sub(1)),
+                    unit: if own_unit.is_empty() { beside(at + 1) } else { own_unit.to_string() },
+                    bare,
+                });
             }
             at += 1;
         }
         found
-    }
-
-    /// Whether a number was measured, and is no version: it has a fraction, or a unit of figures.
-    fn is_figure((number, before, behind): &(String, String, String)) -> bool {
-        const VERSIONED: [&str; 9] =
-            ["Linux", "glibc", "Rust", "Go", "DuckDB", "Dask", "Redis", "Podman", "CPython"];
-        const UNITS: [&str; 7] = ["ns", "us", "ms", "s", "%", "x", "times"];
-        !VERSIONED.contains(&before.as_str())
-            && (number.contains('.') || UNITS.contains(&behind.as_str()))
     }
 
     /// The numbers of lines, as a text has them.
@@ -179,7 +190,7 @@ mod tests {
                     .chars()
                     .map(|c| if "\":[]{}/()".contains(c) { ' ' } else { c })
                     .collect();
-                known.extend(numbers(&text).into_iter().map(|(number, ..)| number));
+                known.extend(numbers(&text).into_iter().map(|number| number.bare));
             }
         }
         known
@@ -188,13 +199,11 @@ mod tests {
     #[test]
     fn numbers_are_found_as_a_reader_finds_them() {
         let text = "some 107 000 pages, 7.5 us (2x), of Linux 6.18, in [b](9.9 us) and `8.8 us`";
-        let found: Vec<String> = numbers(&prose(text))
-            .into_iter()
-            .filter(is_figure)
-            .map(|(number, ..)| number)
-            .collect();
-        assert_eq!(found, ["7.5", "2"]);
-        assert_eq!(numbers(text)[0].0, "107000");
+        let found = numbers(&prose(text));
+        let figures: Vec<&str> =
+            found.iter().filter(|number| number.is_figure()).map(|n| n.bare.as_str()).collect();
+        assert_eq!(figures, ["7.5", "2"]);
+        assert_eq!(numbers(text)[0].bare, "107000");
     }
 
     #[test]
@@ -221,11 +230,11 @@ mod tests {
             let own: Vec<&Value> = all.iter().filter(|line| is_of(line, &page)).collect();
             let known = known(&own);
             let document = fs::read_to_string(&path).unwrap();
-            for figure in numbers(&prose(&document)).iter().filter(|figure| is_figure(figure)) {
+            for figure in numbers(&prose(&document)).iter().filter(|figure| figure.is_figure()) {
                 seen += 1;
-                if !known.contains(&figure.0) {
-                    let (number, before, behind) = figure;
-                    missing += &format!("{page}: {before} {number} {behind}\n");
+                if !known.contains(&figure.bare) {
+                    let Number { bare, before, unit } = figure;
+                    missing += &format!("{page}: {before} {bare} {unit}\n");
                 }
             }
         }
