@@ -166,16 +166,22 @@ fn a_page_freed_and_stored_again_during_a_load_from_the_file_is_never_another() 
     });
 }
 
+/// A cache that compresses its objects again.
+fn at_leisure() -> Arc<SwapCache<MemoryStore>> {
+    let config = CacheConfig {
+        recompressor: CodecSpec::parse("zstd:level=1").ok(),
+        store: Some(MemoryStore::new()),
+        ..CacheConfig::default()
+    };
+    let cache = Arc::new(SwapCache::new(config).unwrap());
+    cache.set_leisure(true);
+    cache
+}
+
 #[test]
 fn an_object_is_compressed_again_while_its_page_changes_hands() {
     schedules(|| {
-        let config = CacheConfig {
-            recompressor: CodecSpec::parse("zstd:level=1").ok(),
-            store: Some(MemoryStore::new()),
-            ..CacheConfig::default()
-        };
-        let cache = Arc::new(SwapCache::new(config).unwrap());
-        cache.set_leisure(true);
+        let cache = at_leisure();
         cache.init(1).unwrap();
         const MANY: u32 = 66;
         (0..MANY).for_each(|k| cache.store(key(k), &content(k, 1)).unwrap());
@@ -283,13 +289,7 @@ fn a_page_is_loaded_while_it_is_freed_moved_and_its_place_used_again() {
 #[test]
 fn nobody_reads_an_object_whose_bytes_are_still_to_come() {
     schedules(|| {
-        let config = CacheConfig {
-            recompressor: CodecSpec::parse("zstd:level=1").ok(),
-            store: Some(MemoryStore::new()),
-            ..CacheConfig::default()
-        };
-        let cache = Arc::new(SwapCache::new(config).unwrap());
-        cache.set_leisure(true);
+        let cache = at_leisure();
         let stores = |first: u32| {
             move |cache: &SwapCache<MemoryStore>| {
                 for k in first..first + 4 {

@@ -24,7 +24,7 @@ mod under;
 
 #[cfg(test)]
 pub use arguments::Peers;
-pub use arguments::{ArmArguments, bytes};
+pub use arguments::{ArmArguments, bytes, times};
 pub use under::{entering, hear_worker, uzswap};
 pub use uzswap_cli::place::own_path;
 

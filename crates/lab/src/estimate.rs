@@ -43,10 +43,7 @@ pub struct EstimateArguments {
     )]
     parts: Vec<u32>,
     /// Runs of each kind, in turn; results are medians
-    #[arg(
-        long, value_name = "N", default_value_t = 3,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = arms::times())]
     rounds: u32,
     #[command(flatten)]
     out: Out,

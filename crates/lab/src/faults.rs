@@ -34,10 +34,7 @@ pub struct FaultsArguments {
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = arms::bytes)]
     size: u64,
     /// Passes over all pages for each way of touching them
-    #[arg(
-        long, value_name = "N", default_value_t = 2,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = arms::times())]
     passes: u32,
     /// Take the pages' content from a file (a memory image, say) instead of making it up
     #[arg(long, value_name = "FILE")]

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
+use super::arms;
 use super::engine::Aim;
 use super::process::{Interrupt, Running, children_seconds, find};
 use super::record::{Out, Record, median, quartiles};
@@ -46,10 +47,7 @@ pub struct OverheadArguments {
     #[arg(long, value_name = "SIZE", default_value = "2G")]
     memory: String,
     /// Pairs of runs of each program
-    #[arg(
-        long, value_name = "N", default_value_t = 7,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = arms::times())]
     rounds: u32,
     /// Pairs of starts, of /bin/true and of Python in each way
     #[arg(

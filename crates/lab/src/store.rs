@@ -26,6 +26,7 @@ use uzswap::codec::same_filled;
 use uzswap::store::seal::Encryption;
 use uzswap::store::{CLUSTER_BYTES, FileStore, QUEUE_DEPTH};
 
+use super::arms;
 use super::engine::{Aim, Arm, Comparison, EngineArguments, Times, arm};
 use super::plot;
 use uzswap_cli::Failure;
@@ -40,10 +41,7 @@ pub struct StoreArguments {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
     /// How often the pages are stored: so many times their compressed size is written
-    #[arg(
-        long, value_name = "N", default_value_t = 8,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = arms::times())]
     copies: u32,
     /// Random loads of a round
     #[arg(

@@ -45,10 +45,7 @@ pub struct WriterArguments {
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = arms::bytes)]
     pub size: u64,
     /// How often each process writes its memory, from begin to end
-    #[arg(
-        long, value_name = "N", default_value_t = 8,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = arms::times())]
     pub rounds_of_writing: u32,
     /// Whether the memory is to be in huge pages (madvise); if not given, as the system does by
     /// itself

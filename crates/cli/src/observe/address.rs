@@ -9,13 +9,14 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use nix::sys::stat::{Mode, umask};
+use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
+use nix::sys::stat::{Mode, fchmod};
 
 use crate::os;
 use crate::program::reason;
@@ -73,17 +74,9 @@ impl Listener {
         let refused = |e: io::Error| format!("{}: {}", path.display(), why(&e));
         // The current directory may be another one when the file is removed.
         let path = &std::path::absolute(path).map_err(refused)?;
-        let bind = || {
-            // The file is made with these rights; there is no moment at which others could connect.
-            // One thread so far.
-            let before = umask(Mode::from_bits_truncate(0o177));
-            let bound = UnixListener::bind(path);
-            umask(before);
-            bound
-        };
-        let listener = match bind() {
+        let listener = match listen_at(path) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
-                fs::remove_file(path).and_then(|()| bind())
+                fs::remove_file(path).and_then(|()| listen_at(path))
             }
             other => other,
         };
@@ -156,6 +149,19 @@ impl Drop for Listener {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// A listener whose file is made with its rights: others cannot connect at any moment. Linux gives
+/// the file those of the socket, where the process' mask would be another thread's, too.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    // Says of a long path how long it may be.
+    std::os::unix::net::SocketAddr::from_pathname(path)?;
+    let (family, kind) = (AddressFamily::Unix, SockType::Stream);
+    let socket = socket::socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?;
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    socket::bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    socket::listen(&socket, Backlog::MAXCONN)?;
+    Ok(UnixListener::from(socket))
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
@@ -255,6 +261,17 @@ mod tests {
         assert!(unix(&path).unwrap_err().contains("in use"));
         drop(listener);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn files_of_other_threads_have_their_rights_while_a_socket_is_made() {
+        let (path, other) = (scratch("mask"), scratch("other"));
+        let ends = std::thread::spawn(move || (0..300).for_each(|_| drop(unix(&path).unwrap())));
+        while !ends.is_finished() {
+            fs::create_dir(&other).unwrap();
+            assert_eq!(fs::metadata(&other).unwrap().permissions().mode() & 0o700, 0o700);
+            fs::remove_dir(&other).unwrap();
+        }
     }
 
     #[test]

@@ -20,10 +20,7 @@ pub struct ArmArguments {
     )]
     pub page_cluster: Vec<u32>,
     /// Runs of each arm, in turn; results are medians
-    #[arg(
-        long, value_name = "N", default_value_t = 3,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = times())]
     pub rounds: u32,
     /// Lower the kernel's limit by the compressed pool, so that all arms hold the same memory
     #[arg(long)]
@@ -66,6 +63,11 @@ fn peer_list(text: &str) -> Result<Peers, String> {
         }
     }
     Ok(Peers(peers))
+}
+
+/// How often something is done: once at least.
+pub fn times() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=1000)
 }
 
 /// A size in bytes, of a page or more.

@@ -40,16 +40,10 @@ pub struct ContentionArguments {
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = arms::bytes)]
     size: u64,
     /// Touches of each measurement, by pages
-    #[arg(
-        long, value_name = "N", default_value_t = 2,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = arms::times())]
     passes: u32,
     /// Runs; results are medians
-    #[arg(
-        long, value_name = "N", default_value_t = 3,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = arms::times())]
     rounds: u32,
     /// Touch from N threads, one measurement for each N
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,8",

@@ -72,10 +72,7 @@ pub struct DiskArguments {
     #[arg(long, value_name = "SIZE", default_value = "720M", value_parser = arms::bytes)]
     size: u64,
     /// Runs of each arm, in turn; results are medians
-    #[arg(
-        long, value_name = "N", default_value_t = 3,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = arms::times())]
     rounds: u32,
     #[command(flatten)]
     out: Out,

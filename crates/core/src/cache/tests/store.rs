@@ -16,6 +16,14 @@ fn file_of(cache: &SwapCache<FileStore>) -> std::fs::File {
         .unwrap()
 }
 
+/// A cache without a pool.
+fn straight_to_file(encryption: Encryption) -> SwapCache<FileStore> {
+    let store = FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
+    let store = Some(store);
+    let config = CacheConfig { max_pool_bytes: 0, store, encryption, ..CacheConfig::default() };
+    SwapCache::new(config).unwrap()
+}
+
 #[test]
 fn the_file_has_no_name_and_is_for_its_owner_only() {
     let cache = over_file(0);
@@ -29,14 +37,7 @@ fn the_file_has_no_name_and_is_for_its_owner_only() {
 #[test]
 fn nothing_readable_is_written_unless_it_is_wanted() {
     for encryption in [Encryption::On, Encryption::Off] {
-        let store = FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
-        let config = CacheConfig {
-            max_pool_bytes: 0,
-            store: Some(store),
-            encryption,
-            ..CacheConfig::default()
-        };
-        let cache = SwapCache::new(config).unwrap();
+        let cache = straight_to_file(encryption);
         let mut secret = noise(1);
         secret[1000..1032].copy_from_slice(b"the password is correct horse ba");
         let entries: Vec<_> = (0..40).map(|_| cache.swap_out(&secret).unwrap()).collect();
@@ -56,14 +57,7 @@ fn nothing_readable_is_written_unless_it_is_wanted() {
 #[test]
 fn a_page_that_was_changed_on_disk_is_an_error_and_never_wrong_bytes() {
     for encryption in [Encryption::On, Encryption::Off] {
-        let store = FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
-        let config = CacheConfig {
-            max_pool_bytes: 0,
-            store: Some(store),
-            encryption,
-            ..CacheConfig::default()
-        };
-        let cache = SwapCache::new(config).unwrap();
+        let cache = straight_to_file(encryption);
         let entries: Vec<_> =
             (0..400u64).map(|tag| (cache.swap_out(&page(tag)).unwrap(), tag)).collect();
         let file = file_of(&cache);
