@@ -41,10 +41,12 @@
 //!
 //! `cache/` and below stand alone: a swap cache with keys and pages, no fault and no thread in it.
 //! `library/` is its face for other programs. `policy/` has the rules by which pages go, apart from
-//! the pager, since `uzswap simulate` asks them, too.
+//! the pager, since `uzswap simulate` asks them, too. `bet.rs` is how all of them learn from
+//! trials.
 
 #![deny(missing_docs)]
 
+mod bet;
 #[doc(hidden)]
 pub mod cache;
 #[doc(hidden)]

@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::recompress::Packer;
 use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
+use crate::bet::Bet;
 use crate::codec::{Algorithm, CodecSpec, Compressed};
 use crate::store::Store;
 use crate::sys::PAGE_SIZE;
@@ -29,9 +30,9 @@ const SAMPLES: u32 = 32;
 /// each so many pages that come in. A program that brings many pages back gains most by it, and a
 /// program that ends soon has not paid for the whole pool.
 const STORES_TO_CONVERT: u64 = 4;
-/// The stronger codec is tried on a sample only, once it has failed so often on pages that the fast
-/// one makes nothing of. A success takes back four failures.
-const HOPELESS: u32 = 16;
+/// Pages of which the fast codec makes nothing that the stronger one tries in vain for one that it
+/// makes smaller.
+const HELP_ODDS: i8 = 4;
 
 /// Which of the two codecs pages are compressed with as they come in. Guesses that race are
 /// harmless.
@@ -47,9 +48,8 @@ pub struct Choice {
     chosen_at: AtomicU64,
     granted: AtomicU64,
     converted: AtomicU64,
-    /// Pages of late that neither codec could make smaller, less four for each that the stronger
-    /// one did.
-    failures: AtomicU32,
+    /// The stronger codec helps where the fast one makes a page no smaller.
+    help: Bet<HELP_ODDS>,
     offered: AtomicU32,
     samples: AtomicU32,
     /// Bytes of the samples by one and by the other, older ones fading.
@@ -66,7 +66,7 @@ impl Choice {
             chosen_at: AtomicU64::new(0),
             granted: AtomicU64::new(0),
             converted: AtomicU64::new(0),
-            failures: AtomicU32::new(0),
+            help: Bet::new(),
             offered: AtomicU32::new(0),
             samples: AtomicU32::new(0),
             fast_bytes: AtomicU32::new(0),
@@ -80,19 +80,6 @@ impl Choice {
 
     pub fn stronger(&self) -> Option<CodecSpec> {
         CodecSpec::option_from_word(self.stronger.load(Ordering::Relaxed)).flatten()
-    }
-
-    /// Whether the stronger codec may help where the fast one did not: always, or for a sample.
-    fn may_help(&self) -> bool {
-        self.failures.load(Ordering::Relaxed) < HOPELESS
-            || self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
-    }
-
-    fn learn_help(&self, helped: bool) {
-        let failures = self.failures.load(Ordering::Relaxed);
-        let next =
-            if helped { failures.saturating_sub(4) } else { (failures + 1).min(2 * HOPELESS) };
-        self.failures.store(next, Ordering::Relaxed);
     }
 
     /// From now on, after so many stores, the stronger codec is the one for all pages, or the fast
@@ -130,7 +117,6 @@ impl Choice {
     /// The codecs are others from now on: what is known of their sizes does not hold.
     fn begin(&self, is_free: bool) {
         self.is_free.store(is_free, Ordering::Relaxed);
-        self.failures.store(0, Ordering::Relaxed);
         for sum in [&self.samples, &self.fast_bytes, &self.dense_bytes] {
             sum.store(0, Ordering::Relaxed);
         }
@@ -218,12 +204,12 @@ impl<S: Store> SwapCache<S> {
         out: &mut [u8],
     ) -> Option<Compressed> {
         let dense = with_entropy_coding(self.choice.stronger()?);
-        if dense == codec || !self.choice.may_help() {
+        if dense == codec || !self.choice.help.is_on() {
             return None;
         }
         let mut packer = self.packer.try_lock()?;
         let c = self.codecs.compress_as(dense, &mut packer.entropy_scratch, page, out).ok();
-        self.choice.learn_help(c.is_some());
+        self.choice.help.learn(c.is_some());
         self.count_packer(&packer);
         c
     }
@@ -356,10 +342,5 @@ mod tests {
             assert_eq!(loaded(&cache, *e), *p);
         }
         cache.check();
-        let c = Choice::new(true, None);
-        (0..HOPELESS).for_each(|_| c.learn_help(false));
-        assert_eq!((0..SAMPLED).filter(|_| c.may_help()).count(), 1, "it does not help: a sample");
-        c.learn_help(true);
-        assert!((0..SAMPLED).all(|_| c.may_help()));
     }
 }

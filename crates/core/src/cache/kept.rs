@@ -24,15 +24,11 @@
 use super::entry::{Ends, Location, Mark, SwapEntry};
 use super::state::{RAW, State};
 use super::{Loaded, Page, SwapCache};
+use crate::bet::Bet;
 use crate::store::Store;
 
-/// The highest [`Kept::score`], and the least for which copies are kept.
-const SCORE_MAX: u32 = 1 << 16;
-const SCORE_LEAST: u32 = SCORE_MAX / 4;
-/// One result moves the score by a 64th of its distance from the result.
-const SCORE_WEIGHT: u32 = 64;
-/// With a bad score one copy in so many is kept, to learn when the score changes.
-const SAMPLED: u32 = 32;
+/// Copies that are kept in vain for one that serves.
+const ODDS: i8 = 3;
 
 /// The fingerprint of a page that was loaded, or comes again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,24 +65,13 @@ pub struct Kept {
     pub list: Ends,
     pub bytes: usize,
     pub max_bytes: usize,
-    /// The part of the copies that were still right, of late.
-    score: u32,
-    offered: u32,
+    /// A copy is still right when its page comes again.
+    serves: Bet<ODDS>,
 }
 
 impl Kept {
     pub fn new() -> Kept {
-        Kept { list: Ends::default(), bytes: 0, max_bytes: 0, score: SCORE_MAX / 2, offered: 0 }
-    }
-
-    fn is_worthwhile(&mut self) -> bool {
-        self.offered = self.offered.wrapping_add(1);
-        self.score >= SCORE_LEAST || self.offered.is_multiple_of(SAMPLED)
-    }
-
-    fn learn(&mut self, was_right: bool) {
-        self.score -= self.score / SCORE_WEIGHT;
-        self.score += if was_right { SCORE_MAX / SCORE_WEIGHT } else { 0 };
+        Kept { list: Ends::default(), bytes: 0, max_bytes: 0, serves: Bet::new() }
     }
 }
 
@@ -159,7 +144,7 @@ impl<S: Store> SwapCache<S> {
     pub fn give_up_copy(&self, entry: SwapEntry) {
         let mut s = self.state.lock();
         let id = s.lookup(entry).expect("a kept entry is there");
-        s.kept.learn(false);
+        s.kept.serves.learn(false);
         s.counters.changed_pages += 1;
         self.drop_entry(s, entry, id);
     }
@@ -181,8 +166,7 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    /// Whether the copy of a page that is loaded is worth keeping. Asked once for each load: with a
-    /// bad score one in [`SAMPLED`] is kept.
+    /// Whether the copy of a page that is loaded is worth keeping. Asked once for each load.
     pub(super) fn may_keep(&mut self, id: u32, is_dense: bool) -> bool {
         let e = *self.entries.get(id);
         match e.location() {
@@ -192,9 +176,9 @@ impl<S: Store> State<S> {
             // The copy would take as much as the page.
             Location::Pool(_) if e.codec == RAW => false,
             Location::Pool(_) => {
-                self.has_room_for_copy(usize::from(e.len)) && self.kept.is_worthwhile()
+                self.has_room_for_copy(usize::from(e.len)) && self.kept.serves.is_on()
             }
-            Location::Stored(_) => self.kept.is_worthwhile(),
+            Location::Stored(_) => self.kept.serves.is_on(),
             _ => false,
         }
     }
@@ -241,7 +225,7 @@ impl<S: Store> State<S> {
             return Back::Gone;
         }
         let is_same = print.0 == e.fingerprint;
-        self.kept.learn(is_same);
+        self.kept.serves.learn(is_same);
         if !is_same {
             self.counters.changed_pages += 1;
             return Back::Changed;
@@ -461,15 +445,5 @@ mod tests {
         }
         assert_eq!(cache.counters().stored_pages, 512);
         cache.check();
-    }
-
-    #[test]
-    fn copies_that_are_of_no_use_are_kept_no_more() {
-        let mut k = Kept::new();
-        assert!((0..100).all(|_| k.is_worthwhile()));
-        (0..1000).for_each(|_| k.learn(false));
-        assert_eq!((0..SAMPLED).filter(|_| k.is_worthwhile()).count(), 1);
-        (0..1000).for_each(|_| k.learn(true));
-        assert!((0..100).all(|_| k.is_worthwhile()));
     }
 }

@@ -23,8 +23,8 @@
 //! may be pinned for longer than the call lasts has all its pages moved from then on (`note_pins`).
 //!
 //! Leaving together is not worth it where the neighbours are written all the time: each write is a
-//! fault. If more than a quarter as many pages were written as left, pages are moved for a while
-//! ([`Lone::learn`]).
+//! fault. It is a bet, lost if more than a quarter as many pages were written as left
+//! ([`Lone::learn`]); pages are moved where it does not pay.
 //!
 //! A thread that reads a missing page of memory that is under no mechanism gets a zero page there,
 //! for good. So memory is not moved (mremap takes it from the mechanism for that) while pages are
@@ -41,6 +41,7 @@ use super::guard::Leaving;
 use super::huge_sampling::Evidence;
 use super::to_cache::Aged;
 use super::{Active, Locked, Pager};
+use crate::bet::Bet;
 use crate::control::Counter;
 use crate::policy::SWEEP_MOST_PAGES;
 use crate::region::{Range, RangeFlags};
@@ -53,9 +54,8 @@ use crate::sys::{HUGE_BYTES, PAGE_SIZE, program};
 pub(super) const ALONE_MAX: usize = 2;
 /// The fewest pages that are worth the flushes.
 const ENOUGH: usize = 6;
-/// The most sweeps that move every page after a sweep for which too many neighbours were written.
-/// They are 1 the first time, then 3, 7 and so on.
-const REST_MOST: u32 = 128;
+/// Sweeps for which too many neighbours were written for one for which they were not.
+const ODDS: i8 = 1;
 // A page that is not copied in one call would stay.
 const _: () = assert!(SWEEP_MOST_PAGES <= program::EACH_MAX_PAGES);
 /// How far the last page may lie from the first.
@@ -118,10 +118,8 @@ impl Found {
 
 /// The state of pages that leave together.
 pub(super) struct Lone {
-    /// Sweeps that are not to look for pages that lie alone; and how many are not to after the next
-    /// failure.
-    rests: u32,
-    rest: u32,
+    /// Few neighbours are written meanwhile.
+    undisturbed: Bet<ODDS>,
     /// The stretch that is protected while pages leave.
     stretch: Option<(usize, usize)>,
     /// Departures so far, of which the stretch is the last one's. A fork ends a departure while its
@@ -133,7 +131,7 @@ pub(super) struct Lone {
 
 impl Lone {
     pub const fn new() -> Lone {
-        Lone { rests: 0, rest: 0, stretch: None, departures: 0, copies: None }
+        Lone { undisturbed: Bet::new(), stretch: None, departures: 0, copies: None }
     }
 
     /// Begins a departure from `[start, end)`. Returns its number.
@@ -149,19 +147,10 @@ impl Lone {
         self.stretch.filter(|_| departure == self.departures)
     }
 
-    /// Whether the next sweep is to look for pages that lie alone.
-    fn is_time(&mut self) -> bool {
-        let is_time = self.rests == 0;
-        self.rests = self.rests.saturating_sub(1);
-        is_time
-    }
-
     /// Learns that `left` pages left together while `written` pages of their stretch were written.
     /// A fault costs about as much as a MOVE.
-    fn learn(&mut self, left: usize, written: usize) {
-        let is_worth = left > 0 && written <= left / 4;
-        self.rest = if is_worth { self.rest / 2 } else { (2 * self.rest + 1).min(REST_MOST) };
-        self.rests = if is_worth { 0 } else { self.rest };
+    fn learn(&self, left: usize, written: usize) {
+        self.undisturbed.learn(left > 0 && written <= left / 4);
     }
 
     /// Whether pages are leaving: their frames will be free.
@@ -175,7 +164,7 @@ impl Pager {
     pub(super) fn look_for_lone(&self, s: &mut Locked<'_>, active: &Active) -> bool {
         // Only one stretch can be leaving at a time.
         !s.lone.are_leaving()
-            && s.lone.is_time()
+            && s.lone.undisturbed.is_on()
             && active.mechanism.as_mover().is_some_and(|u| u.has_drop_each() && u.has_copy_each())
             && !self.may_be_pinned()
     }
@@ -497,25 +486,6 @@ mod tests {
         }
         w.unmap(0, 2 * HALF_PAGES);
         w.check_empty();
-    }
-
-    #[test]
-    fn who_disturbs_too_often_is_left_alone_for_longer_and_longer() {
-        let mut lone = Lone::new();
-        let sweeps = |lone: &mut Lone| (0..).take_while(|_| !lone.is_time()).count();
-        lone.learn(32, 8);
-        assert_eq!(sweeps(&mut lone), 0);
-        let rests: Vec<_> = (0..9)
-            .map(|_| {
-                lone.learn(32, 9);
-                sweeps(&mut lone)
-            })
-            .collect();
-        assert_eq!(rests, [1, 3, 7, 15, 31, 63, 127, 128, 128]);
-        lone.learn(32, 0);
-        assert_eq!(sweeps(&mut lone), 0);
-        lone.learn(0, 0);
-        assert_eq!(sweeps(&mut lone), 128);
     }
 
     #[test]
