@@ -484,8 +484,7 @@ fn pieces(at: u64, len: u64) -> impl Iterator<Item = Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::config;
-    use crate::tests::{lose_the_store, random};
+    use crate::tests::{disk, disk_over, lose_the_store, random};
 
     const MIB: u64 = 1 << 20;
     const PAGE: usize = PAGE_BYTES as usize;
@@ -508,7 +507,7 @@ mod tests {
 
     /// A disk whose pool is full, of pages 0 to a number, and has just been packed in vain.
     fn full() -> (Disk, u64) {
-        let disk = Disk::new(&config(16 * MIB, 2 * MIB)).unwrap();
+        let disk = disk(16 * MIB, 2 * MIB);
         let stored = (0..4096).find(|n| write(&disk, *n).is_err()).expect("it is full some time");
         assert_eq!(write(&disk, stored), Err(DiskError::Full));
         (disk, stored)
@@ -546,9 +545,7 @@ mod tests {
 
     #[test]
     fn a_lost_page_can_be_replaced_as_a_whole_and_not_in_part() {
-        let mut config = config(MIB, MIB);
-        config.store = Some(std::env::temp_dir());
-        let disk = Disk::new(&config).unwrap();
+        let disk = disk_over(true, MIB, MIB);
         (0..64).for_each(|n| write(&disk, n).unwrap());
         lose_the_store(&disk);
         let mut bytes = [0; 8];
@@ -565,7 +562,7 @@ mod tests {
 
     #[test]
     fn the_last_bytes_of_the_largest_disk_are_as_all_others() {
-        let disk = Disk::new(&config(DISK_MOST_BYTES, 1 << 40)).unwrap();
+        let disk = disk(DISK_MOST_BYTES, 1 << 40);
         let at = DISK_MOST_BYTES - 100;
         disk.write(at, &[7; 100]).unwrap();
         let mut bytes = [0; 200];

@@ -316,20 +316,26 @@ mod tests {
 
     use super::*;
     use crate::disk::{DiskError, PAGE_BYTES};
-    use crate::testing::config;
-    use crate::tests::random;
+    use crate::tests::{disk, disk_over, random};
 
     fn page(n: u64) -> Page {
         let mut next = random(n + 1);
         array::from_fn(|_| next(256) as u8)
     }
 
+    fn check(disk: &Disk, pages: u64) {
+        let mut bytes = [0; PAGE_BYTES as usize];
+        for n in 0..pages {
+            disk.read(n * PAGE_BYTES, &mut bytes).unwrap();
+            assert!(bytes == page(n), "page {n}");
+        }
+        disk.cache().check();
+    }
+
     #[test]
     fn a_store_that_failed_is_tried_again() {
         const PAGES: u64 = 512;
-        let mut config = config(PAGES * PAGE_BYTES, 1 << 20);
-        config.store = Some(std::env::temp_dir());
-        let disk = Disk::new(&config).unwrap();
+        let disk = disk_over(true, PAGES * PAGE_BYTES, 1 << 20);
         let (upkeep, mut rounds) = (Upkeep::new(None, 0), Rounds::new());
         let mut pass = |time| {
             rounds.tried_store -= time;
@@ -354,22 +360,15 @@ mod tests {
         assert_eq!(pass(STORE_AGAIN), Errno::ENOSPC.0.to_string(), "nothing was written yet");
         assert!((stored..PAGES).all(|n| write(n).is_ok()));
         assert_eq!(pass(STORE_AGAIN), "0");
-        let mut bytes = [0; PAGE_BYTES as usize];
-        for n in 0..PAGES {
-            disk.read(n * PAGE_BYTES, &mut bytes).unwrap();
-            assert!(bytes == page(n), "page {n}");
-        }
-        disk.cache().check();
+        check(&disk, PAGES);
     }
 
     #[test]
     fn a_limit_that_is_lowered_holds_though_nobody_writes() {
         const PAGES: u64 = 2048;
         const MOST: u64 = 2 << 20;
-        for store in [Some(std::env::temp_dir()), None] {
-            let mut config = config(PAGES * PAGE_BYTES, 16 << 20);
-            config.store = store;
-            let disk = Disk::new(&config).unwrap();
+        for has_store in [true, false] {
+            let disk = disk_over(has_store, PAGES * PAGE_BYTES, 16 << 20);
             (0..PAGES).for_each(|n| disk.write(n * PAGE_BYTES, &page(n)).unwrap());
             let (upkeep, mut rounds) = (Upkeep::new(None, 0), Rounds::new());
             let mut pass = || round(&disk, &upkeep, &mut rounds, &|_| {});
@@ -380,12 +379,7 @@ mod tests {
             (0..3).for_each(|_| pass());
             let is_kept = disk.used_bytes() <= MOST + MOST / OVER_PART;
             assert_eq!(is_kept, disk.has_store(), "{} bytes", disk.used_bytes());
-            let mut bytes = [0; PAGE_BYTES as usize];
-            for n in 0..PAGES {
-                disk.read(n * PAGE_BYTES, &mut bytes).unwrap();
-                assert!(bytes == page(n), "page {n}");
-            }
-            disk.cache().check();
+            check(&disk, PAGES);
         }
     }
 
@@ -397,10 +391,8 @@ mod tests {
             array::from_fn(|at| if at < bytes.len() / 2 { bytes[at] } else { n as u8 })
         };
         let idle = Which { idle: true, ..Which::default() };
-        for store in [None, Some(std::env::temp_dir())] {
-            let mut config = config(PAGES * PAGE_BYTES, 16 << 20);
-            config.store = store;
-            let disk = Disk::new(&config).unwrap();
+        for has_store in [false, true] {
+            let disk = disk_over(has_store, PAGES * PAGE_BYTES, 16 << 20);
             (0..PAGES).for_each(|n| disk.write(n * PAGE_BYTES, &half(n)).unwrap());
             let upkeep = Upkeep::new(None, 60);
             let look = |now| look_for_idle(&disk, &upkeep, now, Duration::ZERO);
@@ -417,9 +409,7 @@ mod tests {
     fn writers_side_by_side_spend_the_limit_once() {
         const PAGES: u64 = 2048;
         const LIMIT: u64 = PAGES / 2;
-        let mut config = config(PAGES * PAGE_BYTES, 16 << 20);
-        config.store = Some(std::env::temp_dir());
-        let disk = Disk::new(&config).unwrap();
+        let disk = disk_over(true, PAGES * PAGE_BYTES, 16 << 20);
         (0..PAGES).for_each(|n| disk.write(n * PAGE_BYTES, &page(n)).unwrap());
         let upkeep = Upkeep::new(Some(LIMIT), 0);
         let both = std::sync::Barrier::new(2);
@@ -456,7 +446,7 @@ mod tests {
 
     #[test]
     fn rounds_go_on_at_once_where_idle_pages_are_left() {
-        let disk = Disk::new(&config(1 << 20, 4 << 20)).unwrap();
+        let disk = disk(1 << 20, 4 << 20);
         let (upkeep, mut rounds) = (Upkeep::new(None, 60), Rounds::new());
         rounds.has_more_idle = true;
         rounds.looked_for_idle -= Duration::from_secs(1);
@@ -467,7 +457,7 @@ mod tests {
 
     #[test]
     fn buffers_that_idle_pages_took_in_the_quiet_go_back_again() {
-        let disk = Disk::new(&config(1 << 20, 4 << 20)).unwrap();
+        let disk = disk(1 << 20, 4 << 20);
         (0..64).for_each(|n| disk.write(n * PAGE_BYTES, &page(n)).unwrap());
         let (upkeep, mut rounds) = (Upkeep::new(None, 0), Rounds::new());
         let mut rest = || {

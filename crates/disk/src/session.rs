@@ -382,8 +382,8 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::testing::{config, request};
-    use crate::tests::{lose_the_store, random};
+    use crate::testing::request;
+    use crate::tests::{disk, disk_over, lose_the_store, random};
 
     const PLAIN: Agreement = Agreement { structured: false, allocation: false };
     const STRUCTURED: Agreement = Agreement { structured: true, allocation: true };
@@ -405,9 +405,7 @@ mod tests {
 
     /// Pages of zeros, and then some that cannot be read.
     fn with_lost_pages() -> Disk {
-        let mut config = config(1 << 20, 1 << 20);
-        config.store = Some(std::env::temp_dir());
-        let disk = Disk::new(&config).unwrap();
+        let disk = disk_over(true, 1 << 20, 1 << 20);
         disk.write(LOST * PAGE_BYTES, &noise(64 * PAGE)).unwrap();
         lose_the_store(&disk);
         disk
@@ -467,7 +465,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_write_without_room_is_passed_by_and_the_next_request_understood() {
         // Without any memory no page has room but those of zeros.
-        let disk = Disk::new(&config(1 << 20, 0)).unwrap();
+        let disk = disk(1 << 20, 0);
         let len = 5 * (64 << 10) + 100;
         let sent = [
             request(0, CMD_WRITE, 1, 50, len as u32),
@@ -483,7 +481,7 @@ mod tests {
 
     #[test]
     fn a_status_of_more_extents_than_are_told_says_where_they_end() {
-        let disk = Disk::new(&config(64 << 20, 64 << 20)).unwrap();
+        let disk = disk(64 << 20, 64 << 20);
         let pages = EXTENTS_MOST as u64 + 10;
         (0..pages).step_by(2).for_each(|n| disk.write(n * PAGE_BYTES, &[5; PAGE]).unwrap());
         let len = pages as u32 * PAGE_BYTES as u32;

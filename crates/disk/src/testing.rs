@@ -31,10 +31,9 @@ pub fn config(bytes: u64, memory_bytes: u64) -> DiskConfig {
 }
 
 pub fn export(disk: &Disk) -> Export {
-    let description = "a test's".to_string();
     Export {
         name: "x".to_string(),
-        description,
+        description: "a test's".to_string(),
         bytes: disk.bytes(),
         read_only: disk.is_read_only(),
     }

@@ -38,8 +38,14 @@ pub fn lose_the_store(disk: &Disk) {
     socket::replace(descriptors[0], fd::open_read_write(c"/dev/null").unwrap()).unwrap();
 }
 
-fn disk(bytes: u64, memory_bytes: u64) -> Disk {
-    Disk::new(&config(bytes, memory_bytes)).unwrap()
+pub fn disk(bytes: u64, memory_bytes: u64) -> Disk {
+    disk_over(false, bytes, memory_bytes)
+}
+
+pub fn disk_over(store: bool, bytes: u64, memory_bytes: u64) -> Disk {
+    let mut config = config(bytes, memory_bytes);
+    config.store = store.then(std::env::temp_dir);
+    Disk::new(&config).unwrap()
 }
 
 fn noise(seed: u64, len: usize) -> Vec<u8> {
@@ -87,9 +93,7 @@ fn sessions_agree_with_the_model() {
 
 #[test]
 fn sessions_agree_with_the_model_over_a_store() {
-    let mut config = config(2 * MIB, 300 << 10);
-    config.store = Some(std::env::temp_dir());
-    let disk = Disk::new(&config).unwrap();
+    let disk = disk_over(true, 2 * MIB, 300 << 10);
     against_the_model(&disk, 100, 40);
     let c = disk.cache().counters();
     assert!(c.written_back_pages > 0 && c.store_loads > 0, "{c:?}");

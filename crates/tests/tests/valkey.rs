@@ -185,6 +185,10 @@ impl Cluster {
         self.0.iter().find(|s| Self::is_primary(s) && s.keys() > 0)
     }
 
+    fn kill_busy(&self) {
+        self.busy().expect("a primary with values").kill();
+    }
+
     fn keys(&self) -> u64 {
         let answers = |s: &&Server| s.says(&["ping"]) == "PONG";
         self.0.iter().filter(answers).map(Server::keys).sum()
@@ -481,14 +485,7 @@ fn primary_killed(workshop: &Workshop) -> Result<Verdict, String> {
     let cluster = Cluster::start();
     let words = alone(workshop)?;
     let job = holds(workshop, "12", "0").managed(managed(&cluster.url()));
-    let run = run_and(
-        workshop,
-        &job,
-        || cluster.keys() > 8,
-        || {
-            cluster.busy().expect("a primary with values").kill();
-        },
-    )?;
+    let run = run_and(workshop, &job, || cluster.keys() > 8, || cluster.kill_busy())?;
     print!("{}", run.stdout);
     let ok = is_right(&run, &words) && run.stat("remote_timeouts").unwrap_or(0) > 0;
     if ok {
@@ -503,14 +500,7 @@ fn stressed(workshop: &Workshop) -> Result<Verdict, String> {
     let mut argv = vec![workshop.program("churn").into_os_string(), "12".into()];
     argv.extend([seed().to_string().into(), "80".into(), "4".into()]);
     let job = Job::new(argv).hangs_after(Duration::from_secs(240)).managed(managed(&cluster.url()));
-    let run = run_and(
-        workshop,
-        &job,
-        || cluster.keys() > 8,
-        || {
-            cluster.busy().expect("a primary with values").kill();
-        },
-    )?;
+    let run = run_and(workshop, &job, || cluster.keys() > 8, || cluster.kill_busy())?;
     println!("{} after {:?}", run.stdout.trim(), run.elapsed);
     let ok = run.succeeded()
         && run.stdout.contains("clean")

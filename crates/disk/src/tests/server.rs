@@ -129,9 +129,7 @@ fn who_does_not_take_replies_keeps_nobody_else_waiting() {
 
 #[test]
 fn orders_do_what_they_say() {
-    let mut config = config(8 * MIB, 16 * MIB);
-    config.store = Some(std::env::temp_dir());
-    let served = Served::new(Disk::new(&config).unwrap(), "orders");
+    let served = Served::new(disk_over(true, 8 * MIB, 16 * MIB), "orders");
     let disk = &served.server.disk;
     disk.write(0, &noise(1, 400 << 10)).unwrap();
     disk.write(4 * MIB, &[3; 400 << 10]).unwrap();
@@ -197,9 +195,7 @@ fn without_a_store_nothing_is_written_back() {
 
 #[test]
 fn an_order_to_write_back_says_that_the_store_fails() {
-    let mut config = config(MIB, 4 * MIB);
-    config.store = Some(std::env::temp_dir());
-    let served = Served::new(Disk::new(&config).unwrap(), "failing");
+    let served = Served::new(disk_over(true, MIB, 4 * MIB), "failing");
     let disk = &served.server.disk;
     disk.write(0, &noise(1, MIB as usize)).unwrap();
     let mut descriptors = Vec::new();
