@@ -42,7 +42,7 @@ pub use files::{FileSystem, has_capabilities, may_execute, within_file_size};
 pub use forbidden_page::ForbiddenPage;
 pub use own::{
     Identity, address_space_limit, auxiliary, disable_core_dump, fill_standard_descriptors,
-    identity, is_session_leader, lock_memory,
+    identity, is_session_leader, lock_memory, serve_memory,
 };
 pub use program::{Change, Executable, Pid, forward, has_news, next_change, send, start};
 pub use signals::{

@@ -102,7 +102,14 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
         }
     };
     thread::Builder::new().spawn(wait_for_signals).map_err(failed("no thread"))?;
+    if settings.locked {
+        // The command is no part of the disk: it may be swapped to it, and be killed.
+        os::serve_memory(false);
+    }
     let child = start(&settings.command, &sockets.uri, &name, tell)?;
+    if settings.locked {
+        protect();
+    }
     let end = told.recv().unwrap_or(End::Signal(SIGTERM));
     // The names of the sockets go first: nobody connects to what is about to end.
     drop((sockets.orders, sockets.clients));
@@ -190,15 +197,18 @@ fn lock_memory() -> Result<(), Failure> {
             reason(&e)
         ))
     })?;
-    // As far as the user may: the kernel must not kill a disk that is swapped on for lack of
-    // memory.
+    os::serve_memory(true);
+    Ok(())
+}
+
+/// As far as the user may: the kernel must not kill a disk that is swapped on for lack of memory.
+fn protect() {
     let adjusted = std::fs::write("/proc/self/oom_score_adj", "-1000");
     if adjusted.is_err() {
         console::say(
             "--locked: the kernel may still end this process when memory is short (needs root)",
         );
     }
-    Ok(())
 }
 
 /// The disk's name, and the socket for its orders, by which the name is its own.

@@ -75,14 +75,23 @@ pub fn disable_core_dump() {
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
 }
 
-/// Keeps this process's memory out of swap, now and later. Tells the kernel, as far as we may, that
-/// other processes wait for this one when they need memory.
+/// Keeps this process's memory out of swap, now and later.
 pub fn lock_memory() -> io::Result<()> {
-    const PR_SET_IO_FLUSHER: c_int = 57;
-    // SAFETY: plain calls.
-    unsafe {
-        check(libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT))?;
-        libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
-    }
+    // SAFETY: a plain call.
+    check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })?;
     Ok(())
+}
+
+/// Tells the kernel, as far as we may, whether others wait for this thread, and those that it
+/// starts from now on, when they need memory. Such threads do not wait for swap themselves, and
+/// because they run in real time they have some memory left when others have none.
+pub fn serve_memory(serves: bool) {
+    const PR_SET_IO_FLUSHER: c_int = 57;
+    let class = if serves { libc::SCHED_RR } else { libc::SCHED_OTHER };
+    let lowest = libc::sched_param { sched_priority: serves.into() };
+    // SAFETY: reads the local.
+    unsafe {
+        libc::prctl(PR_SET_IO_FLUSHER, libc::c_ulong::from(serves), 0, 0, 0);
+        libc::sched_setscheduler(0, class, &lowest);
+    }
 }
