@@ -40,9 +40,9 @@ const RECORDS_BESIDES: f64 = 4000.0;
 /// The limit of a program that is watched, 16 TiB: no program reaches it, so nothing is paged.
 const MEMORY_BYTES: u64 = 1 << 44;
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Refaults are averaged over these factors of the resident memory, which is known to about a
-/// tenth, as is how near the pager comes to LRU.
-const UNSURE: [f64; 3] = [0.9, 1.0, 1.1];
+/// Refaults are averaged over these factors of the resident memory. It is known to about a tenth,
+/// and the pager, which sees no touch of a page that is there, needs some more than LRU.
+const UNSURE: [f64; 3] = [0.8, 0.9, 1.0];
 /// The precision to which distances and sizes of memory are kept: 2 %.
 const STEP: f64 = 1.02;
 
@@ -170,8 +170,8 @@ impl Touches {
         (self.peak << LOG2_FIRST) as f64 * PAGE_BYTES as f64
     }
 
-    /// As [`Self::refaults`], averaged over as many resident pages, a tenth fewer and a tenth more:
-    /// where all of a loop fits or none of it does, the truth is between the two.
+    /// As [`Self::refaults`], averaged over as many resident pages, and up to a fifth fewer: where
+    /// all of a loop fits or none of it does, the truth is between the two.
     pub fn refaults_about(&self, peak_pages: f64, resident: &dyn Fn(f64) -> f64) -> Refaults {
         let with = |times: &f64| {
             let about = |pages: f64| match resident(pages) {
