@@ -1,9 +1,8 @@
 //! Bets: heuristics of which only a trial shows whether they help.
 //!
 //! A trial that does not help is a loss, and one that helps is worth `ODDS` losses. While wins make
-//! up for losses every trial is made; else one in [`PROBED`], since a program changes. There is one
-//! kind of bet, with one memory and one rate of probes: whoever adds another gives its odds, and
-//! nothing else.
+//! up for losses every trial is made; else one in [`PROBED`], since a program changes. All bets
+//! have one memory and one rate of probes: a new one gives its odds, and nothing else.
 
 use core::sync::atomic::{AtomicI8, Ordering};
 

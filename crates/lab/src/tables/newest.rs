@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{cases, head, measured, middle, names, row, shown, wrapped};
 
 /// The metric by which a benchmark is shown, its factor and unit, and what its table says.
-const SHOWN: [(&str, &str, f64, &str); 9] = [
+const SHOWN: [(&str, &str, f64, &str); 8] = [
     ("faults", "touch_ns", 1e-3, "us a touch"),
     ("threads", "touch_ns", 1e-3, "us a touch, of all threads together"),
     ("contention", "serial_ns", 1.0, "ns for which a fault holds locks that another could want"),
@@ -16,7 +16,6 @@ const SHOWN: [(&str, &str, f64, &str); 9] = [
     ("programs", "wall_seconds", 1.0, "seconds; the number is the part of the need in percent"),
     ("build", "wall_seconds", 1.0, "seconds"),
     ("disk", "mib_per_second", 1.0, "MiB/s, and what it takes at the end"),
-    ("estimate", "time_by_free", 1.0, "time by the time with all memory"),
     ("cache", "times_ns", 1e-3, "us a page: the bare compressor, the cache, and its faces"),
 ];
 
