@@ -30,8 +30,7 @@ const SAMPLES: u32 = 32;
 /// each so many pages that come in. A program that brings many pages back gains most by it, and a
 /// program that ends soon has not paid for the whole pool.
 const STORES_TO_CONVERT: u64 = 4;
-/// Pages of which the fast codec makes nothing that the stronger one tries in vain for one that it
-/// makes smaller.
+/// Pages on which the stronger codec fails as well that one which it makes smaller makes up for.
 const HELP_ODDS: i8 = 4;
 
 /// Which of the two codecs pages are compressed with as they come in. Guesses that race are

@@ -54,7 +54,7 @@ use crate::sys::{HUGE_BYTES, PAGE_SIZE, program};
 pub(super) const ALONE_MAX: usize = 2;
 /// The fewest pages that are worth the flushes.
 const ENOUGH: usize = 6;
-/// Sweeps for which too many neighbours were written for one for which they were not.
+/// Sweeps with too many neighbours written that one with few makes up for.
 const ODDS: i8 = 1;
 // A page that is not copied in one call would stay.
 const _: () = assert!(SWEEP_MOST_PAGES <= program::EACH_MAX_PAGES);
