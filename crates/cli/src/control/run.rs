@@ -15,8 +15,8 @@ const COMMAND_BYTES: usize = 128 << 10;
 /// Stands for the words of a command line that are not told.
 const MORE: &str = "...";
 /// So many looks in a row find nobody before a run is over. From its exec until the library has
-/// started a process looks as one that has gone: for some milliseconds, or for seconds on a machine
-/// that is busy, and looks are 200 ms apart.
+/// started a process has no slot, or one without a lock: for some milliseconds, or for seconds on
+/// a machine that is busy, and looks are 200 ms apart.
 const LOOKS_ALONE: u32 = 15;
 
 /// One `uzswap run` and its processes.
@@ -81,12 +81,10 @@ impl Run {
         state::live(self.tree, self.control_fd)
     }
 
-    /// Waits until the last process has gone; `pause` is between two looks. Most processes give
-    /// their slots back when they end; those that do not, and those that exec, are looked for
-    /// again.
+    /// Waits until the last process has gone; `pause` is between two looks.
     pub fn outlast(&self, mut pause: impl FnMut()) {
         let mut looks_alone = 0;
-        while looks_alone < LOOKS_ALONE && self.tree.live_slots().next().is_some() {
+        while looks_alone < LOOKS_ALONE {
             looks_alone = if self.live().next().is_some() { 0 } else { looks_alone + 1 };
             pause();
         }
@@ -107,20 +105,16 @@ mod tests {
             Box::leak(Box::new(ControlBlock::create(&Settings::new()).unwrap()));
         let (tree, control_fd) = (block.tree(), block.fd());
         let run = Run { id: 1, tree, control_fd, command: Vec::new(), started: Instant::now() };
-        run.outlast(|| panic!("there is nobody to wait for"));
-        let slot = tree.claim(std::process::id()).unwrap();
-        // It has a lock while it is there, and the exec gives it back.
-        let is_there = |there: bool| slot.is_locked.store((!there).into(), Ordering::Release);
-        is_there(false);
-        assert!(run.live().next().is_none());
-        let mut looks = 0;
+        let (mut looks, mut slot) = (0, None);
         run.outlast(|| {
             looks += 1;
-            is_there((LOOKS_ALONE..2 * LOOKS_ALONE).contains(&(looks + 1)));
+            match looks + 1 {
+                LOOKS_ALONE => slot = tree.claim(std::process::id()),
+                n if n == LOOKS_ALONE + 2 => slot.iter().for_each(|s| tree.retire(s, s.id())),
+                _ => {}
+            }
         });
-        assert_eq!(looks, 3 * LOOKS_ALONE - 1, "first it is between two programs, then killed");
-        is_there(true);
-        run.outlast(|| tree.retire(slot, slot.id()));
+        assert_eq!(looks, 2 * LOOKS_ALONE + 1, "first it is between two programs, then gone");
     }
 
     #[test]
