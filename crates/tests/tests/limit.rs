@@ -97,7 +97,7 @@ fn follows(workshop: &Workshop) -> Result<Verdict, String> {
     let run = |memory: &str| {
         let script = format!(
             "/usr/bin/python3 -Ic '{BESIDE}' & \"$0\" run {memory} -- sh -c '>begun; \
-             until [ -e grown ]; do sleep 0.1; done; sleep 1; exec \"$0\" 120 1 2' \"$1\"; \
+             until [ -e grown ]; do sleep 0.1; done; sleep 3; exec \"$0\" 120 1 2' \"$1\"; \
              code=$?; kill $!; exit $code"
         );
         let argv = ["sh".into(), "-c".into(), script.into(), workshop.uzswap(), touch.clone()];

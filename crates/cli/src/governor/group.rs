@@ -21,19 +21,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::pace::Pace;
 use crate::budget::Levels;
 use crate::control::run::Run;
 use crate::options::MIN_MEMORY_BYTES;
 use crate::procfs;
 use crate::size::PAGE_BYTES;
 
-/// The shortest time between two looks, and the part of the time that looks may take, as a divisor.
-const LOOK: Duration = Duration::from_millis(50);
-const PART: u32 = 50;
-/// The longest time between two looks: a machine on which looks take long is one that is short of
-/// everything.
+/// The longest time between two looks, however dear they are: the kernel kills in a group that is
+/// full.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The part of its first limit, as a divisor, that a run keeps: with less a program stands still,
 /// and what took the rest will not stop there.
@@ -53,15 +51,16 @@ pub fn start(run: Arc<Run>, margin_bytes: u64) {
     super::in_background("uzswap-group", move || {
         let Some(levels) = Levels::find_limited() else { return };
         let mut limit = Limit::new(first_pages, (margin_bytes / PAGE_BYTES) as i64);
+        let mut pace = Pace::default();
         loop {
-            let began = Instant::now();
+            pace.begin();
             let held_pages = held(&run);
             // A limit that was taken off (`memory.high` put back to `max`) leaves all free.
             let free = levels.tightest().map_or(u64::MAX, |g| g.available_bytes);
             if !limit.follow(&run, held_pages, (free / PAGE_BYTES) as i64) {
                 return;
             }
-            thread::sleep((began.elapsed() * PART).clamp(LOOK, LONGEST_PAUSE));
+            thread::sleep(pace.pause().min(LONGEST_PAUSE));
         }
     });
 }
@@ -150,6 +149,7 @@ impl Limit {
 mod tests {
     use super::*;
     use crate::os::ControlBlock;
+    use std::time::Instant;
     use uzswap::control::Settings;
 
     const FIRST: i64 = 40_000;
