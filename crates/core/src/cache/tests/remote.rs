@@ -202,6 +202,38 @@ fn a_connection_by_which_nothing_comes_any_more_is_made_again() {
 }
 
 #[test]
+fn a_load_waits_for_no_other_from_the_same_server() {
+    let mut w = world(1, 1);
+    w.fill(1);
+    let (server, cache) = (&w.servers[0], &w.cache);
+    let load = |(entry, page): &(SwapEntry, Page)| {
+        let mut loaded = [0xee; PAGE_SIZE];
+        assert!(cache.swap_in(*entry, &mut loaded) == Ok(()) && loaded == *page);
+    };
+    // The connection of the next request stays silent, until all are closed.
+    let before = server.requests();
+    server.set(Mode::Silent);
+    server.set_after(before + 1, Mode::Honest);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| load(&w.pages[0]));
+        while server.requests() == before {
+            std::thread::yield_now();
+        }
+        // Some of them would be read into the buffer that is waited for.
+        let (sender, came) = std::sync::mpsc::channel();
+        for page in w.pages.iter().step_by(50).skip(1) {
+            let (sender, load) = (sender.clone(), &load);
+            scope.spawn(move || {
+                load(page);
+                sender.send(())
+            });
+        }
+        assert_eq!((came.recv(), first.is_finished()), (Ok(()), false));
+        server.hang_up();
+    });
+}
+
+#[test]
 fn a_full_server_ends_writing_and_loses_nothing() {
     let mut w = world(1, 1);
     w.fill(1);

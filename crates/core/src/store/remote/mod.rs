@@ -3,7 +3,7 @@
 //! ```text
 //!   Clusters --- RemoteStore --- ../extents: which part of which export
 //!                      |
-//!                   servers: state, two links each   --- link: NBD's client, over a socket
+//!                   servers: state, and their links  --- link: NBD's client, over a socket
 //!                      |
 //!                   trims: space that goes back, and that nobody waits for
 //! ```
@@ -22,7 +22,8 @@
 //! After five of them the server is asked again, by a new connection; so is one that takes the only
 //! copy of a write. With another copy a server has half a second, then the other server is asked.
 //! For a second after that, or longer each time, the first is asked last. Only threads that need
-//! the same server wait meanwhile: each has a link for reads and one for writes, each with a lock.
+//! the same server wait meanwhile: each has a few links for reads and one for writes, each with a
+//! lock.
 //!
 //! # Fork
 //! The connections are the parent's. The child makes its own to the same exports and reads its
@@ -37,7 +38,7 @@ mod servers;
 mod trims;
 
 pub use link::{ENOKEY, EPROTO, Export, Failure, Link, Ticket};
-use peer::Peer;
+use peer::{LINKS, Peer};
 pub use servers::Remote;
 
 use core::sync::atomic::Ordering;
@@ -232,7 +233,7 @@ impl Store for RemoteStore {
     }
 
     fn end(self) {
-        self.remote.peers().iter().for_each(|p| p.links().iter().for_each(|l| l.lock().close()));
+        self.remote.peers().iter().for_each(|p| p.links().for_each(|l| l.lock().close()));
     }
 
     fn in_child(self, is_needed: bool) {
@@ -257,7 +258,8 @@ impl Store for RemoteStore {
 
     fn shared_descriptors(self) -> [Fd; DESCRIPTORS] {
         let peers = &self.remote.peers;
-        let of = |i: usize| Some(peers.get(i / 2)?.descriptors[i % 2].load(Ordering::Acquire));
+        let of =
+            |i: usize| Some(peers.get(i / LINKS)?.descriptors[i % LINKS].load(Ordering::Acquire));
         core::array::from_fn(|i| of(i).unwrap_or(-1))
     }
 

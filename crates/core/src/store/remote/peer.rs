@@ -1,13 +1,14 @@
-//! One server, as one process deals with it: two connections, and whether it is believed to answer.
+//! One server, as one process deals with it: its connections, and whether it is believed to answer.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::Server;
 use super::link::Link;
 use super::trims::Trims;
+use crate::store::CLUSTER_BYTES;
 use crate::sys::contention::Class;
 use crate::sys::socket::Patience;
-use crate::sys::sync::Mutex;
+use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{Errno, Result};
 
 /// How long a server that did not answer is asked last, and is given nothing to write. The time
@@ -16,15 +17,23 @@ use crate::sys::{Errno, Result};
 const DOWN_NS: u64 = 1_000_000_000;
 const DOWN_LOG2_MOST: u32 = 5;
 
+/// Loads that are on their way from one server at a time: a load is mostly waiting, and more
+/// threads than these seldom load at once.
+const READERS: usize = 4;
+/// One more is for writes.
+pub(super) const LINKS: usize = READERS + 1;
+/// One link for reads and that for writes: without them a server is of no use.
+pub(super) const LINKS_LEAST: usize = 2;
+
 /// A server, and whether it answers.
 pub(super) struct Peer {
     pub(super) server: Server,
-    pub(super) reads: Mutex<Link>,
+    pub(super) reads: [Mutex<Link>; READERS],
     pub(super) writes: Mutex<Link>,
     /// Requests by the link for writes; taken after it.
     pub(super) trims: Mutex<Trims>,
     /// The numbers of the links' descriptors, to be read without their locks.
-    pub(super) descriptors: [AtomicI32; 2],
+    pub(super) descriptors: [AtomicI32; LINKS],
     /// The time until which the server is believed not to answer, and how often in a row it has
     /// not.
     pub(super) down_until_ns: AtomicU64,
@@ -35,10 +44,10 @@ impl Peer {
     pub(super) fn new(server: Server) -> Peer {
         Peer {
             server,
-            reads: Mutex::of(Class::Link, Link::new()),
+            reads: [const { Mutex::of(Class::Link, Link::new()) }; READERS],
             writes: Mutex::of(Class::Link, Link::new()),
             trims: Mutex::new(Trims::new()),
-            descriptors: [const { AtomicI32::new(-1) }; 2],
+            descriptors: [const { AtomicI32::new(-1) }; LINKS],
             down_until_ns: AtomicU64::new(0),
             downs: AtomicU32::new(0),
         }
@@ -64,15 +73,25 @@ impl Peer {
         }
     }
 
-    pub(super) fn links(&self) -> [&Mutex<Link>; 2] {
-        [&self.reads, &self.writes]
+    /// The [`LINKS_LEAST`] first.
+    pub(super) fn links(&self) -> impl Iterator<Item = &Mutex<Link>> {
+        [&self.reads[0], &self.writes].into_iter().chain(&self.reads[1..])
+    }
+
+    /// A link to read `at` by: one that is free, if there is one. A server may have refused all but
+    /// the first.
+    pub(super) fn reader(&self, at: u64) -> MutexGuard<'_, Link> {
+        let is_open = |link: &MutexGuard<'_, Link>| link.is_open();
+        let free = self.reads.iter().filter_map(Mutex::try_lock).find(is_open);
+        let any = &self.reads[(at / CLUSTER_BYTES as u64) as usize % READERS];
+        free.or_else(|| Some(any.lock()).filter(is_open)).unwrap_or_else(|| self.reads[0].lock())
     }
 
     /// Takes numbers for the connections. A connection that was there leaves its number to a new
     /// one, which is not made yet. An error of one link keeps no other from leaving its own.
     pub(super) fn reserve(&self) -> Result<()> {
         let mut reserved = Ok(());
-        for (link, number) in self.links().into_iter().zip(&self.descriptors) {
+        for (link, number) in self.links().zip(&self.descriptors) {
             let mut link = link.lock();
             reserved = reserved.and(link.reserve());
             number.store(link.descriptor(), Ordering::Release);

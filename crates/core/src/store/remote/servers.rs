@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::link::{Failure, Ticket};
-use super::peer::Peer;
+use super::peer::{LINKS_LEAST, Peer};
 use super::{COPIES_MOST, NO_ANSWER, PATIENCE_NS, SERVERS_MOST, Server};
 use crate::nbd::CMD_WRITE;
 use crate::store::extents::{CLAIM_BYTES, Extents, Geometry, Leases, Spot, Spots};
@@ -116,7 +116,7 @@ impl Remote {
         patience: &mut Patience,
     ) -> Result<()> {
         let peer = &self.peers[spot.server];
-        let mut link = peer.reads.lock();
+        let mut link = peer.reader(spot.at);
         let end = spot.at + buf.len() as u64;
         let mut is_again = !link.is_open();
         loop {
@@ -385,12 +385,14 @@ impl Remote {
     pub(super) fn connect(&self, ns: u64) -> Result<()> {
         let mut connected = Err(NO_ANSWER);
         for peer in self.peers() {
-            for link in peer.links() {
+            for (nth, link) in peer.links().enumerate() {
                 let end =
                     CLAIM_BYTES + u64::from(peer.server.extents) * self.extents.extent_bytes();
                 let opened = peer.open(&mut link.lock(), end, &mut Patience::new(ns));
                 match opened {
                     Ok(()) => connected = Ok(()),
+                    // It takes no more connections than it must.
+                    Err(_) if nth >= LINKS_LEAST => break,
                     Err(e) => {
                         let why = self.failed(peer, Failure::Broken(e));
                         connected = connected.or(Err(why));
