@@ -25,8 +25,9 @@ use crate::keeper::Upkeep;
 use crate::orders;
 use crate::session::Session;
 
-/// Connections at one time: each takes a thread and 264 KiB.
-pub const CONNECTIONS_MOST: usize = 64;
+/// Connections at one time: each takes a thread and 264 KiB. A process whose pages are here has
+/// two, or up to five.
+pub const CONNECTIONS_MOST: usize = 128;
 /// The time within which a handshake must be done, and an order be given.
 const PATIENCE: Duration = Duration::from_secs(10);
 const STACK_BYTES: usize = 256 << 10;

@@ -20,10 +20,11 @@ const DOWN_LOG2_MOST: u32 = 5;
 /// Loads that are on their way from one server at a time: a load is mostly waiting, and more
 /// threads than these seldom load at once.
 const READERS: usize = 4;
+/// How long a connection for one more load at a time is tried: some hundred times as long as it
+/// takes to make. A server that takes no more is not asked again for a second ([`DOWN_NS`]).
+const MORE_NS: u64 = 100_000_000;
 /// One more is for writes.
 pub(super) const LINKS: usize = READERS + 1;
-/// One link for reads and that for writes: without them a server is of no use.
-pub(super) const LINKS_LEAST: usize = 2;
 
 /// A server, and whether it answers.
 pub(super) struct Peer {
@@ -38,6 +39,8 @@ pub(super) struct Peer {
     /// not.
     pub(super) down_until_ns: AtomicU64,
     pub(super) downs: AtomicU32,
+    /// The time before which no more connections are tried.
+    pub(super) more_at_ns: AtomicU64,
 }
 
 impl Peer {
@@ -50,6 +53,7 @@ impl Peer {
             descriptors: [const { AtomicI32::new(-1) }; LINKS],
             down_until_ns: AtomicU64::new(0),
             downs: AtomicU32::new(0),
+            more_at_ns: AtomicU64::new(0),
         }
     }
 
@@ -73,18 +77,39 @@ impl Peer {
         }
     }
 
-    /// The [`LINKS_LEAST`] first.
-    pub(super) fn links(&self) -> impl Iterator<Item = &Mutex<Link>> {
-        [&self.reads[0], &self.writes].into_iter().chain(&self.reads[1..])
+    /// Those without which the server is of no use.
+    pub(super) fn first_links(&self) -> [&Mutex<Link>; 2] {
+        [&self.reads[0], &self.writes]
     }
 
-    /// A link to read `at` by: one that is free, if there is one. A server may have refused all but
-    /// the first.
-    pub(super) fn reader(&self, at: u64) -> MutexGuard<'_, Link> {
-        let is_open = |link: &MutexGuard<'_, Link>| link.is_open();
-        let free = self.reads.iter().filter_map(Mutex::try_lock).find(is_open);
-        let any = &self.reads[(at / CLUSTER_BYTES as u64) as usize % READERS];
-        free.or_else(|| Some(any.lock()).filter(is_open)).unwrap_or_else(|| self.reads[0].lock())
+    pub(super) fn links(&self) -> impl Iterator<Item = &Mutex<Link>> {
+        self.first_links().into_iter().chain(&self.reads[1..])
+    }
+
+    /// A link to read up to `end` by: a free one, connected now if all others are in use.
+    pub(super) fn reader(&self, end: u64) -> MutexGuard<'_, Link> {
+        let mut closed = None;
+        for (nth, link) in self.reads.iter().enumerate() {
+            match link.try_lock() {
+                Some(link) if link.is_open() => return link,
+                Some(link) if closed.is_none() => closed = Some((nth, link)),
+                _ => {}
+            }
+        }
+        if let Some((nth, mut link)) = closed {
+            if nth == 0 {
+                return link;
+            }
+            let now = crate::sys::now_ns();
+            if now >= self.more_at_ns.load(Ordering::Relaxed) {
+                if self.open(&mut link, end, &mut Patience::new(MORE_NS)).is_ok() {
+                    return link;
+                }
+                self.more_at_ns.store(now + DOWN_NS, Ordering::Relaxed);
+            }
+        }
+        let any = self.reads[(end / CLUSTER_BYTES as u64) as usize % READERS].lock();
+        if any.is_open() { any } else { self.reads[0].lock() }
     }
 
     /// Takes numbers for the connections. A connection that was there leaves its number to a new

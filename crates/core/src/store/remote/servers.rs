@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::link::{Failure, Ticket};
-use super::peer::{LINKS_LEAST, Peer};
+use super::peer::Peer;
 use super::{COPIES_MOST, NO_ANSWER, PATIENCE_NS, SERVERS_MOST, Server};
 use crate::nbd::CMD_WRITE;
 use crate::store::extents::{CLAIM_BYTES, Extents, Geometry, Leases, Spot, Spots};
@@ -116,8 +116,8 @@ impl Remote {
         patience: &mut Patience,
     ) -> Result<()> {
         let peer = &self.peers[spot.server];
-        let mut link = peer.reader(spot.at);
         let end = spot.at + buf.len() as u64;
+        let mut link = peer.reader(end);
         let mut is_again = !link.is_open();
         loop {
             let read = match peer.open(&mut link, end, patience) {
@@ -385,14 +385,12 @@ impl Remote {
     pub(super) fn connect(&self, ns: u64) -> Result<()> {
         let mut connected = Err(NO_ANSWER);
         for peer in self.peers() {
-            for (nth, link) in peer.links().enumerate() {
+            for link in peer.first_links() {
                 let end =
                     CLAIM_BYTES + u64::from(peer.server.extents) * self.extents.extent_bytes();
                 let opened = peer.open(&mut link.lock(), end, &mut Patience::new(ns));
                 match opened {
                     Ok(()) => connected = Ok(()),
-                    // It takes no more connections than it must.
-                    Err(_) if nth >= LINKS_LEAST => break,
                     Err(e) => {
                         let why = self.failed(peer, Failure::Broken(e));
                         connected = connected.or(Err(why));
@@ -585,6 +583,23 @@ mod tests {
         assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
         assert_eq!(server.contents()[CLAIM..][..BYTES.len()], BYTES);
         assert_eq!(count(&remote.counts.timeouts), 0);
+        close(&remote);
+    }
+
+    #[test]
+    fn a_server_that_takes_no_more_connections_is_read_by_those_that_are_there() {
+        let (_server, remote, spot) = with_bytes("no-more");
+        remote.peers[0].more_at_ns.store(u64::MAX, Ordering::Relaxed);
+        for at in (0..4).map(|nth| spot.at + nth * CLUSTER_BYTES as u64) {
+            std::thread::scope(|s| {
+                let in_use = remote.peers[0].reads[0].lock();
+                let (remote, spots) = (&remote, [Some(Spot { at, ..spot }), None]);
+                let read = s.spawn(move || remote.read(spots, &mut [0; 8]));
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                drop(in_use);
+                assert_eq!(read.join().expect("no panic"), Ok(()));
+            });
+        }
         close(&remote);
     }
 
