@@ -114,7 +114,20 @@ mod tests {
                 _ => {}
             }
         });
-        assert_eq!(looks, 2 * LOOKS_ALONE + 1, "first it is between two programs, then gone");
+        assert_eq!(looks, 2 * LOOKS_ALONE + 1, "first it has no slot, then it is gone");
+        let slot = tree.claim(std::process::id()).unwrap();
+        // It has a lock while it is there, and the exec gives it back.
+        let is_there = |there: bool| slot.is_locked.store((!there).into(), Ordering::Release);
+        is_there(false);
+        assert!(run.live().next().is_none());
+        let mut looks = 0;
+        run.outlast(|| {
+            looks += 1;
+            is_there((LOOKS_ALONE..2 * LOOKS_ALONE).contains(&(looks + 1)));
+        });
+        assert_eq!(looks, 3 * LOOKS_ALONE - 1, "first it is between two programs, then killed");
+        is_there(true);
+        run.outlast(|| tree.retire(slot, slot.id()));
     }
 
     #[test]

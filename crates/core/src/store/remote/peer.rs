@@ -17,14 +17,13 @@ use crate::sys::{Errno, Result};
 const DOWN_NS: u64 = 1_000_000_000;
 const DOWN_LOG2_MOST: u32 = 5;
 
-/// Loads that are on their way from one server at a time: a load is mostly waiting, and more
-/// threads than these seldom load at once.
+/// Loads that are on their way from one server at a time: as many as the cache has readers.
 const READERS: usize = 4;
+/// One more is for writes.
+pub(super) const LINKS: usize = READERS + 1;
 /// How long a connection for one more load at a time is tried: some hundred times as long as it
 /// takes to make. A server that takes no more is not asked again for a second ([`DOWN_NS`]).
 const MORE_NS: u64 = 100_000_000;
-/// One more is for writes.
-pub(super) const LINKS: usize = READERS + 1;
 
 /// A server, and whether it answers.
 pub(super) struct Peer {
